@@ -1,0 +1,203 @@
+// Package tomlfile reads the controller's TOML files strictly. It owns the
+// rules that every one of them shares: a bound on the file's size, no unknown
+// key, sizes and durations with their units, and messages that name the key
+// and the remedy. It must not know what any key means.
+package tomlfile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pelletier/go-toml/v2"
+)
+
+// MaxBytes bounds one file (I33).
+const MaxBytes = 256 << 10
+
+// Size is a number of bytes, written with its unit: "768KiB", "32MiB", "0B".
+type Size int64
+
+// units, longest suffix first so that "MiB" is not read as "B".
+var units = []struct {
+	suffix string
+	factor int64
+}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40}, {"B", 1}}
+
+// UnmarshalText reads a whole number with one of the units B, KiB, MiB, GiB,
+// TiB and nothing else.
+func (s *Size) UnmarshalText(text []byte) error {
+	for _, u := range units {
+		digits, ok := strings.CutSuffix(string(text), u.suffix)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseInt(digits, 10, 64)
+		if err != nil || n < 0 || digits[0] == '+' || n > (1<<62)/u.factor {
+			break
+		}
+		*s = Size(n * u.factor)
+		return nil
+	}
+	return errors.New(`must be a whole number with its unit, such as "768KiB" (B, KiB, MiB, GiB, TiB)`)
+}
+
+// MarshalText writes the largest unit that divides the size.
+func (s Size) MarshalText() ([]byte, error) {
+	best := units[len(units)-1]
+	for _, u := range units {
+		if s != 0 && int64(s)%u.factor == 0 && u.factor > best.factor {
+			best = u
+		}
+	}
+	return []byte(strconv.FormatInt(int64(s)/best.factor, 10) + best.suffix), nil
+}
+
+// Duration is a span of time in Go's notation: "500ms", "10m", "24h".
+type Duration time.Duration
+
+// UnmarshalText reads a duration that is not negative.
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	if err != nil || v < 0 {
+		return errors.New(`must be a duration with its unit, such as "500ms", "10m" or "24h"`)
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// MarshalText writes Go's notation.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+
+// Std is the duration as the time package has it.
+func (d Duration) Std() time.Duration { return time.Duration(d) }
+
+// Read decodes the file at path into v and refuses keys that v does not have.
+// The error holds every problem that decoding found, each with its key.
+func Read(path string, v any) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	data, err := io.ReadAll(io.LimitReader(f, MaxBytes+1))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if len(data) > MaxBytes {
+		return fmt.Errorf("%s: is longer than %d bytes", path, MaxBytes)
+	}
+	if err := Decode(data, v); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+// Decode is [Read] for bytes already in memory.
+func Decode(data []byte, v any) error {
+	err := toml.NewDecoder(bytes.NewReader(data)).DisallowUnknownFields().Decode(v)
+	if err == nil {
+		return nil
+	}
+	if strict, ok := errors.AsType[*toml.StrictMissingError](err); ok {
+		var all []error
+		for _, e := range strict.Errors {
+			all = append(all, unknownKey(&e, reflect.TypeOf(v)))
+		}
+		return errors.Join(all...)
+	}
+	if decode, ok := errors.AsType[*toml.DecodeError](err); ok {
+		row, _ := decode.Position()
+		// The library quotes neither key nor value here, so the message is safe
+		// for a log (I37).
+		return fmt.Errorf("line %d: %s: %s", row, strings.Join(decode.Key(), "."), strings.TrimPrefix(decode.Error(), "toml: "))
+	}
+	return errors.New("is not TOML of this form: " + strings.TrimPrefix(err.Error(), "toml: "))
+}
+
+func unknownKey(e *toml.DecodeError, t reflect.Type) error {
+	key := e.Key()
+	row, _ := e.Position()
+	message := fmt.Sprintf("line %d: unknown key %q", row, strings.Join(key, "."))
+	if near := nearest(key, t); near != "" {
+		message += fmt.Sprintf("; %q was probably meant", near)
+	}
+	return errors.New(message)
+}
+
+// nearest is the known key of the same table that differs from key's last
+// part by at most two edits, or "".
+func nearest(key []string, t reflect.Type) string {
+	for _, part := range key[:len(key)-1] {
+		if t = fieldType(t, part); t == nil {
+			return ""
+		}
+	}
+	best, distance := "", 3
+	for _, name := range keysOf(t) {
+		if d := edits(key[len(key)-1], name); d < distance {
+			best, distance = name, d
+		}
+	}
+	return best
+}
+
+func structOf(t reflect.Type) reflect.Type {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct {
+		return nil
+	}
+	return t
+}
+
+func keysOf(t reflect.Type) []string {
+	var keys []string
+	if t = structOf(t); t == nil {
+		return nil
+	}
+	for f := range t.Fields() {
+		if name, _, _ := strings.Cut(f.Tag.Get("toml"), ","); name != "" && name != "-" {
+			keys = append(keys, name)
+		}
+	}
+	return keys
+}
+
+func fieldType(t reflect.Type, key string) reflect.Type {
+	if t = structOf(t); t == nil {
+		return nil
+	}
+	for f := range t.Fields() {
+		if name, _, _ := strings.Cut(f.Tag.Get("toml"), ","); name == key {
+			return f.Type
+		}
+	}
+	return nil
+}
+
+// edits is the Levenshtein distance of two short strings.
+func edits(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			diagonal, row[j+1] = row[j+1], min(diagonal+cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
