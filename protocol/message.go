@@ -314,6 +314,13 @@ func (r *OwnerRequest) Validate() error {
 	return nil
 }
 
+// OwnerAnswer answers PUT owner.
+type OwnerAnswer struct {
+	Disposition Disposition    `json:"disposition"`
+	Owner       ID             `json:"owner"`
+	Receipt     jsontext.Value `json:"receipt"` // null where the owner was this one already
+}
+
 // Log answers GET allocations/{n}/log: what the log sink captured,
 // uninterpreted bytes in standard base64.
 type Log struct {
