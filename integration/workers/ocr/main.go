@@ -58,12 +58,12 @@ func (r reader) read(ctx context.Context, input []byte) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	page, err := parseTable(table)
+	found, err := parseTable(table)
 	if err != nil {
 		return nil, err
 	}
-	page.Width, page.Height = config.Width, config.Height
-	return page, nil
+	found.Width, found.Height = config.Width, config.Height
+	return found, nil
 }
 
 // recognise returns Tesseract's table of one page.
@@ -80,29 +80,30 @@ func (r reader) recognise(ctx context.Context, input []byte) ([]byte, error) {
 		if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 			return nil, fmt.Errorf("tesseract was ended by signal %d (%s)", status.Signal(), status.Signal())
 		}
-		return nil, fmt.Errorf("tesseract failed with exit status %d: %s", exit.ExitCode(), complaints.String())
+		return nil, fmt.Errorf("tesseract failed with exit status %d: %s", exit.ExitCode(), bytes.TrimSpace(complaints.kept.Bytes()))
 	case err != nil:
 		return nil, fmt.Errorf("tesseract did not run: %w", err)
 	case table.full:
 		return nil, fmt.Errorf("tesseract's answer is longer than %d bytes", maxTable)
 	}
-	return table.Bytes(), nil
+	return table.kept.Bytes(), nil
 }
 
 // limited keeps the first max bytes written to it and notes that there were
-// more.
+// more. The buffer is a field, not embedded: its ReadFrom would go around the
+// bound.
 type limited struct {
-	bytes.Buffer
+	kept bytes.Buffer
 	max  int
 	full bool
 }
 
 func (l *limited) Write(p []byte) (int, error) {
-	keep := min(len(p), l.max-l.Len())
+	keep := min(len(p), l.max-l.kept.Len())
 	if keep < len(p) {
 		l.full = true
 	}
-	if _, err := l.Buffer.Write(p[:keep]); err != nil {
+	if _, err := l.kept.Write(p[:keep]); err != nil {
 		return 0, err
 	}
 	return len(p), nil

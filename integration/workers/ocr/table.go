@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// page is what was read from one image.
-type page struct {
+// reading is what was read from one image.
+type reading struct {
 	Text       string `json:"text"` // lines end with a line feed
 	Words      int    `json:"words"`
 	Lines      int    `json:"lines"`
@@ -28,14 +28,14 @@ const wordLevel = "5"
 var errTable = errors.New("tesseract's answer is not a table of words")
 
 // parseTable reads the words of Tesseract's table, line by line.
-func parseTable(table []byte) (page, error) {
+func parseTable(table []byte) (reading, error) {
 	rows := bufio.NewScanner(bytes.NewReader(table))
 	rows.Buffer(nil, 1<<20)
 	if !rows.Scan() || rows.Text() != tableHeader {
-		return page{}, errTable
+		return reading{}, errTable
 	}
 	var (
-		found page
+		found reading
 		text  strings.Builder
 		line  string // page, block, paragraph and line number of the last word
 		sum   float64
@@ -43,7 +43,7 @@ func parseTable(table []byte) (page, error) {
 	for rows.Scan() {
 		columns := strings.Split(rows.Text(), "\t")
 		if len(columns) != 12 {
-			return page{}, errTable
+			return reading{}, errTable
 		}
 		word := strings.TrimSpace(columns[11])
 		if columns[0] != wordLevel || word == "" {
@@ -51,7 +51,7 @@ func parseTable(table []byte) (page, error) {
 		}
 		confidence, err := strconv.ParseFloat(columns[10], 64)
 		if err != nil || math.IsNaN(confidence) || confidence < 0 || confidence > 100 {
-			return page{}, errTable
+			return reading{}, errTable
 		}
 		switch at := strings.Join(columns[1:5], "."); {
 		case at == line:
@@ -68,7 +68,7 @@ func parseTable(table []byte) (page, error) {
 		sum += confidence
 	}
 	if rows.Err() != nil {
-		return page{}, errTable
+		return reading{}, errTable
 	}
 	if found.Words > 0 {
 		text.WriteByte('\n')
