@@ -1,0 +1,125 @@
+package core
+
+import (
+	"fmt"
+
+	"github.com/quittance/quittance/protocol"
+)
+
+// Now is what the clocks said when an event was taken in.
+type Now struct {
+	BootMillis int64              // boot-time clock
+	Wall       protocol.Timestamp // for people only (I25)
+}
+
+// Bounds are the configured limits that [Step] enforces.
+type Bounds struct {
+	MaxSlots         int   // unconsumed allocations
+	MaxUnreleased    int   // consumed allocations whose history is not released
+	MemoryBudget     int64 // bytes of all unretired allocations' limits; 0: no budget
+	StuckAfterMillis int64 // a step that fails for longer is reported as stuck
+}
+
+// receiptBurst is how many receipts of a kind that a container can provoke are
+// written one by one; afterwards one a receiptIntervalMillis with a count.
+const (
+	receiptBurst          = 8
+	receiptIntervalMillis = 60_000
+)
+
+// Session is what only this life of the agent knows. [Step] changes it; a
+// restart begins with [NewSession].
+type Session struct {
+	BootID     protocol.ID
+	CgroupMode protocol.CgroupMode
+	Bounds     Bounds
+
+	started     int64 // boot-time milliseconds of the Started event
+	engine      protocol.Engine
+	profiles    map[string]Loaded
+	order       []string // of the profiles, by name
+	witnessed   bool     // the owner presented what it holds since the start
+	witnessSize int64    // of the last checkpoint that was presented
+	behind      string   // what was seen that the ledger lacks (I9); "" for nothing
+	heardAt     int64    // boot-time milliseconds of the owner's last request, 0 for none
+	heardWall   protocol.Timestamp
+	runs        map[protocol.Number]*run
+	waiters     []waiter
+}
+
+// NewSession begins a life of the agent.
+func NewSession(bootID protocol.ID, mode protocol.CgroupMode, bounds Bounds) *Session {
+	return &Session{
+		BootID: bootID, CgroupMode: mode, Bounds: bounds,
+		profiles: map[string]Loaded{}, runs: map[protocol.Number]*run{},
+		engine: protocol.Engine{Detail: "the agent has not reached the engine since it started"},
+	}
+}
+
+// phase is what an allocation's worker is doing; see the package comment.
+type phase int
+
+const (
+	phaseInspecting phase = iota + 1
+	phaseCreating
+	phaseStarting
+	phaseRunning
+	phaseStopping
+	phaseRemoving
+)
+
+// String names the phase for people.
+func (p phase) String() string {
+	switch p {
+	case phaseInspecting:
+		return "inspecting"
+	case phaseCreating:
+		return "creating"
+	case phaseStarting:
+		return "starting"
+	case phaseRunning:
+		return "running"
+	case phaseStopping:
+		return "stopping"
+	case phaseRemoving:
+		return "removing"
+	}
+	return fmt.Sprintf("phase %d", int(p))
+}
+
+// run is the part of an unretired allocation that a restart forgets.
+type run struct {
+	phase     phase
+	step      string
+	stepError string
+	channels  int64
+	oom       bounded
+	stuck     bounded
+	stuckFrom int64 // boot-time milliseconds at which the failing step began
+}
+
+// bounded limits one kind of receipt of one allocation.
+type bounded struct {
+	lastMillis int64
+	suppressed int64
+}
+
+// admit reports whether one more receipt may be written now, given how many
+// there are, and how many were left out since the last.
+func (b *bounded) admit(now, written int64) (suppressed int64, ok bool) {
+	if written >= receiptBurst && now-b.lastMillis < receiptIntervalMillis {
+		b.suppressed++
+		return 0, false
+	}
+	suppressed, b.suppressed, b.lastMillis = b.suppressed, 0, now
+	return suppressed, true
+}
+
+// waiter is a request whose reply waits for a state or a deadline.
+type waiter struct {
+	id             RequestID
+	number         protocol.Number
+	until          protocol.State
+	deadlineMillis int64
+	effect         bool // answer as a retirement
+}
