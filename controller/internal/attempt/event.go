@@ -92,6 +92,7 @@ type Settled struct {
 type ReceiptsSaved struct {
 	Generation protocol.ID
 	Number     protocol.Number
+	HostKey    string // verifier key of the host's receipt log
 	Receipts   []SavedReceipt
 }
 

@@ -91,6 +91,7 @@ type Execution struct {
 	Preparation   *Preparation        `json:"preparation"` // null until prepared
 	Entered       *protocol.Timestamp `json:"entered"`     // null until execution entry is durable (I27)
 	Failure       string              `json:"failure"`     // failure class, "" while it has not failed
+	HostKey       string              `json:"host_key"`    // verifier key of the receipts, "" while none are saved
 	Receipts      []SavedReceipt      `json:"receipts"`    // ascending by index
 }
 

@@ -53,7 +53,7 @@ func step(r Record, e Event) (Record, string) {
 	case Settled:
 		return changeExecution(r, e.Generation, e.Number, func(x *Execution) string { return settle(x, e.Settlement) })
 	case ReceiptsSaved:
-		return changeExecution(r, e.Generation, e.Number, func(x *Execution) string { return saveReceipts(x, e.Receipts) })
+		return changeExecution(r, e.Generation, e.Number, func(x *Execution) string { return saveReceipts(x, e.HostKey, e.Receipts) })
 	case ReceiptsAnswered:
 		return answer(r, e.Answer)
 	case Noted:
@@ -223,14 +223,17 @@ func settle(x *Execution, to Settlement) string {
 	return ""
 }
 
-func saveReceipts(x *Execution, list []SavedReceipt) string {
+func saveReceipts(x *Execution, key string, list []SavedReceipt) string {
 	for _, old := range x.Receipts {
 		at := slices.IndexFunc(list, func(s SavedReceipt) bool { return s.Index == old.Index })
 		if at < 0 || !bytes.Equal(list[at].Leaf, old.Leaf) {
 			return "a receipt saved before is missing or different"
 		}
 	}
-	x.Receipts = list
+	if x.HostKey != "" && x.HostKey != key {
+		return "the receipts saved before have another host key"
+	}
+	x.HostKey, x.Receipts = key, list
 	return ""
 }
 

@@ -182,6 +182,8 @@ func (c *checker) executions(o Origin, list []Execution) {
 			c.time(*e.Entered, field+"/entered")
 		}
 		c.that(e.Failure == "" || classForm.MatchString(e.Failure), field+"/failure", "must be at most 64 characters of a-z 0-9 _")
+		c.text(e.HostKey, MaxHostKeyBytes, field+"/host_key")
+		c.that((e.HostKey == "") == (len(e.Receipts) == 0), field+"/host_key", "and receipts stand only together")
 		c.receipts(e.Receipts, field+"/receipts")
 		if i > 0 {
 			first := list[0]

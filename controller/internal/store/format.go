@@ -1,0 +1,125 @@
+package store
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/quittance/quittance/controller/internal/attempt"
+	"github.com/quittance/quittance/protocol"
+)
+
+const (
+	formatName    = "quittance-store"
+	formatVersion = 1
+
+	maxHeaderBytes  = 1024
+	maxWitnessBytes = 16 << 10
+
+	// MaxFileBytes bounds a record's file: its header line and the record. It
+	// is what is reserved for each active record.
+	MaxFileBytes = maxHeaderBytes + attempt.MaxRecordBytes + 1
+
+	recordSuffix  = ".attempt"
+	witnessSuffix = ".witness"
+	reserveSuffix = ".reserve"
+	tmpSuffix     = ".tmp"
+
+	scopeFile    = "scope"
+	lockFile     = "lock"
+	activeDir    = "active"
+	historyDir   = "history"
+	hostsDir     = "hosts"
+	reserveDir   = "reserve"
+	sequenceForm = "%016d-"
+	maxSequence  = 9_999_999_999_999_999
+)
+
+// fileKind says what a file holds.
+type fileKind string
+
+const (
+	kindScope   fileKind = "scope"
+	kindAttempt fileKind = "attempt"
+	kindWitness fileKind = "witness"
+)
+
+// header is the first line of every file. SHA256 is over this line with SHA256
+// empty, a line feed, and the content.
+type header struct {
+	Format   string          `json:"format"`
+	V        int             `json:"v"`
+	Store    protocol.ID     `json:"store"`
+	Kind     fileKind        `json:"kind"`
+	Name     string          `json:"name"` // attempt key, host generation, or "" for the scope
+	Revision Revision        `json:"revision"`
+	Length   int64           `json:"length"` // of the content, bytes
+	SHA256   protocol.Digest `json:"sha256"`
+}
+
+func (h header) sum(content []byte) protocol.Digest {
+	h.SHA256 = ""
+	return protocol.DigestOf(append(append(protocol.AppendCanonical(nil, h), '\n'), content...))
+}
+
+// seal is a whole file.
+func seal(store protocol.ID, kind fileKind, name string, revision Revision, content []byte) []byte {
+	h := header{Format: formatName, V: formatVersion, Store: store, Kind: kind, Name: name, Revision: revision, Length: int64(len(content))}
+	h.SHA256 = h.sum(content)
+	file := append(protocol.AppendCanonical(nil, h), '\n')
+	return append(append(file, content...), '\n')
+}
+
+// unseal takes a file apart and refuses one that seal did not write.
+func unseal(file []byte) (header, []byte, error) {
+	line, rest, found := bytes.Cut(file, []byte{'\n'})
+	if !found {
+		return header{}, nil, errors.New("is cut short or not a file of an attempt store")
+	}
+	var h header
+	if err := protocol.DecodeStrict(line, maxHeaderBytes, &h); err != nil {
+		return header{}, nil, fmt.Errorf("has a malformed first line: %w", err)
+	}
+	if h.Format != formatName {
+		return header{}, nil, errors.New("is not a file of an attempt store")
+	}
+	if h.V != formatVersion {
+		return header{}, nil, fmt.Errorf("has format version %d and this program reads version %d", h.V, formatVersion)
+	}
+	if int64(len(rest)) != h.Length+1 || rest[len(rest)-1] != '\n' {
+		return header{}, nil, errors.New("is cut short or has bytes after its end")
+	}
+	content := rest[:h.Length]
+	if h.sum(content) != h.SHA256 || !bytes.Equal(protocol.AppendCanonical(nil, h), line) {
+		return header{}, nil, errors.New("does not match its checksum")
+	}
+	if !h.Store.Valid() || h.Revision < 1 {
+		return header{}, nil, errors.New("has a store id or revision out of form")
+	}
+	return h, content, nil
+}
+
+// scopeContent is the content of the scope file.
+type scopeContent struct {
+	Scope attempt.Scope `json:"scope"`
+	Opens int64         `json:"opens"`
+	Clean bool          `json:"clean"` // the last close synced everything, and nothing was written since
+}
+
+// historyName is the file name of an archived record.
+func historyName(e HistoryEntry) string {
+	return fmt.Sprintf(sequenceForm, e.Sequence) + e.Key + recordSuffix
+}
+
+// parseHistoryName reads what historyName wrote.
+func parseHistoryName(name string) (HistoryEntry, bool) {
+	stem, ok := strings.CutSuffix(name, recordSuffix)
+	if !ok || len(stem) < 18 || stem[16] != '-' {
+		return HistoryEntry{}, false
+	}
+	seq, err := strconv.ParseInt(stem[:16], 10, 64)
+	e := HistoryEntry{seq, stem[17:]}
+	return e, err == nil && seq >= 1 && attempt.ValidName(e.Key) && historyName(e) == name
+}
