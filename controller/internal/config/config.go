@@ -118,23 +118,23 @@ func Default() Config {
 		RuntimeDir: "/run/quittance-controller",
 		Log:        Log{Level: "info"},
 		Service: Service{
-			Listen: "127.0.0.1:8470", Topology: "default", Lease: tomlfile.Duration(10 * time.Minute),
+			Listen: "127.0.0.1:8470", Topology: "default", Lease: tomlfile.Duration{Duration: 10 * time.Minute},
 		},
 		Provider: Provider{ID: "node", Consumer: "default", Generation: "1"},
 		Host:     Host{Socket: "/run/quittance/agent.sock"},
 		Lanes: Lanes{
-			Count: 1, OfferingsDir: "/etc/quittance/offerings", MaxActive: 16, DiskReserve: 64 << 20,
-			StopTimeout:    tomlfile.Duration(2 * time.Minute),
-			ObservationGap: tomlfile.Duration(2 * time.Minute),
-			Heartbeat:      tomlfile.Duration(10 * time.Second),
-			Poll:           tomlfile.Duration(time.Second),
-			ClockMargin:    tomlfile.Duration(30 * time.Second),
+			Count: 1, OfferingsDir: "/etc/quittance/offerings", MaxActive: 16, DiskReserve: tomlfile.Size{Bytes: 64 << 20},
+			StopTimeout:    tomlfile.Duration{Duration: 2 * time.Minute},
+			ObservationGap: tomlfile.Duration{Duration: 2 * time.Minute},
+			Heartbeat:      tomlfile.Duration{Duration: 10 * time.Second},
+			Poll:           tomlfile.Duration{Duration: time.Second},
+			ClockMargin:    tomlfile.Duration{Duration: 30 * time.Second},
 		},
 		Retry: Retry{
-			StartWindow:    tomlfile.Duration(10 * time.Minute),
-			TerminalWindow: tomlfile.Duration(24 * time.Hour),
-			BackoffMin:     tomlfile.Duration(500 * time.Millisecond),
-			BackoffMax:     tomlfile.Duration(30 * time.Second),
+			StartWindow:    tomlfile.Duration{Duration: 10 * time.Minute},
+			TerminalWindow: tomlfile.Duration{Duration: 24 * time.Hour},
+			BackoffMin:     tomlfile.Duration{Duration: 500 * time.Millisecond},
+			BackoffMax:     tomlfile.Duration{Duration: 30 * time.Second},
 		},
 	}
 }
@@ -219,7 +219,7 @@ func (c *Config) checkService(refuse func(key, format string, args ...any)) {
 	if !nameForm.MatchString(s.Topology) {
 		refuse("service.topology", "must be 1 to 64 characters of A-Z a-z 0-9 . _ -")
 	}
-	if s.Lease.Std() < time.Minute {
+	if s.Lease.Duration < time.Minute {
 		refuse("service.attempt_lease", "must be at least 1m")
 	}
 }
@@ -248,23 +248,23 @@ func (c *Config) checkLanes(mode Mode, refuse func(key, format string, args ...a
 	if l.MaxActive < l.Count {
 		refuse("lanes.max_active", "must be at least lanes.count")
 	}
-	if l.ObservationGap.Std() < time.Second {
+	if l.ObservationGap.Duration < time.Second {
 		refuse("lanes.observation_gap", "must be at least 1s")
 	}
-	if l.Heartbeat.Std() <= 0 || 2*l.Heartbeat > l.ObservationGap {
+	if l.Heartbeat.Duration <= 0 || 2*l.Heartbeat.Duration > l.ObservationGap.Duration {
 		refuse("lanes.heartbeat", "must be above 0 and at most half of lanes.observation_gap")
 	}
-	if l.Poll.Std() < 10*time.Millisecond {
+	if l.Poll.Duration < 10*time.Millisecond {
 		refuse("lanes.poll", "must be at least 10ms")
 	}
 	r := &c.Retry
-	if r.BackoffMin <= 0 || r.BackoffMin > r.BackoffMax {
+	if r.BackoffMin.Duration <= 0 || r.BackoffMin.Duration > r.BackoffMax.Duration {
 		refuse("retry.backoff_min", "must be above 0 and at most retry.backoff_max")
 	}
-	if r.StartWindow <= 0 {
+	if r.StartWindow.Duration <= 0 {
 		refuse("retry.start_window", "must be above 0")
 	}
-	if r.TerminalWindow <= 0 {
+	if r.TerminalWindow.Duration <= 0 {
 		refuse("retry.terminal_window", "must be above 0")
 	}
 }

@@ -33,7 +33,7 @@ func keysBelow(t reflect.Type, prefix string, index []int) []Key {
 		f := t.Field(i)
 		path := prefix + f.Tag.Get("toml")
 		at := append(append([]int(nil), index...), i)
-		if f.Type.Kind() == reflect.Struct {
+		if _, text := reflect.New(f.Type).Interface().(encoding.TextUnmarshaler); !text && f.Type.Kind() == reflect.Struct {
 			keys = append(keys, keysBelow(f.Type, path+".", at)...)
 			continue
 		}

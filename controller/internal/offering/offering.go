@@ -20,19 +20,13 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/controller/internal/tomlfile"
 	"github.com/quittance/quittance/protocol"
 )
 
-// Bounds of one configuration (I33).
-const (
-	MaxOfferings   = 64
-	MaxInlineInput = 64 << 10 // bytes of an input that the job itself carries
-	MaxUploadInput = 32 << 20 // bytes of an input that is an upload
-	MaxResponse    = 786_432  // bytes of a result
-	MaxSchemaBytes = 64 << 10 // bytes of one JSON Schema
-	MaxWorkTime    = 24 * time.Hour
-)
+// MaxWorkTime bounds every time that an offering may ask for.
+const MaxWorkTime = 24 * time.Hour
 
 // Source says where the bytes of a request come from.
 type Source string
@@ -179,8 +173,8 @@ func LoadDir(dir string) ([]Offering, error) {
 		kinds[o.Kind] = o.File
 		all = append(all, o)
 	}
-	if len(all) > MaxOfferings {
-		problems = append(problems, fmt.Errorf("offerings: %d files in %s; at most %d offerings can be announced", len(all), dir, MaxOfferings))
+	if len(all) > api.MaxOfferings {
+		problems = append(problems, fmt.Errorf("offerings: %d files in %s; at most %d offerings can be announced", len(all), dir, api.MaxOfferings))
 	}
 	if len(all) == 0 && len(problems) == 0 {
 		problems = append(problems, fmt.Errorf("offerings: no *.toml in %s; copy an example there", dir))
@@ -211,7 +205,7 @@ func (b *builder) refuse(key, format string, args ...any) {
 
 var (
 	kindForm   = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
-	pathForm   = regexp.MustCompile(`^/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]{0,1023}$`)
+	pathForm   = regexp.MustCompile(`^/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*$`)
 	methodForm = []string{"POST", "PUT", "GET"}
 )
 
@@ -237,7 +231,7 @@ func (b *builder) build(f file) Offering {
 	if f.Pure {
 		b.refuse("pure", "must be false or left out: this version has no replacement execution")
 	}
-	o.PrepareTimeout = f.PrepareTimeout.Std()
+	o.PrepareTimeout = f.PrepareTimeout.Duration
 	if o.PrepareTimeout == 0 {
 		o.PrepareTimeout = time.Minute
 	}
@@ -254,13 +248,13 @@ func (b *builder) build(f file) Offering {
 }
 
 func (b *builder) input(f inputFile) Input {
-	in := Input{ContentType: f.ContentType, From: Source(f.From), MaxBytes: int64(f.Max)}
+	in := Input{ContentType: f.ContentType, From: Source(f.From), MaxBytes: f.Max.Bytes}
 	b.contentType("input.content_type", f.ContentType)
-	ceiling := int64(MaxInlineInput)
+	ceiling := int64(api.MaxInputBytes)
 	switch in.From {
 	case FromJob:
 	case FromUpload:
-		ceiling = MaxUploadInput
+		ceiling = api.MaxUploadBytes
 		if f.Schema != "" {
 			b.refuse("input.schema", "applies to from = \"job\" only; leave it out")
 		}
@@ -280,14 +274,14 @@ func (b *builder) input(f inputFile) Input {
 }
 
 func (b *builder) request(f requestFile) Request {
-	r := Request{Method: f.Method, Path: f.Path, Timeout: f.Timeout.Std()}
+	r := Request{Method: f.Method, Path: f.Path, Timeout: f.Timeout.Duration}
 	if r.Method == "" {
 		r.Method = "POST"
 	}
 	if !slices.Contains(methodForm, r.Method) {
 		b.refuse("request.method", "must be one of %s", strings.Join(methodForm, ", "))
 	}
-	if !pathForm.MatchString(r.Path) {
+	if !pathForm.MatchString(r.Path) || len(r.Path) > 1024 {
 		b.refuse("request.path", "is required: an absolute path of the worker's server, such as \"/predict\"")
 	}
 	if r.Timeout <= 0 || r.Timeout > MaxWorkTime {
@@ -297,13 +291,13 @@ func (b *builder) request(f requestFile) Request {
 }
 
 func (b *builder) response(f responseFile) Response {
-	r := Response{ContentType: f.ContentType, MaxBytes: int64(f.Max)}
+	r := Response{ContentType: f.ContentType, MaxBytes: f.Max.Bytes}
 	b.contentType("response.content_type", f.ContentType)
 	if r.MaxBytes == 0 {
-		r.MaxBytes = MaxResponse
+		r.MaxBytes = api.MaxResultBytes
 	}
-	if r.MaxBytes > MaxResponse {
-		b.refuse("response.max", "must be at most %d bytes", MaxResponse)
+	if r.MaxBytes > api.MaxResultBytes {
+		b.refuse("response.max", "must be at most %d bytes", api.MaxResultBytes)
 	}
 	if f.Schema != "" {
 		r.Schema = b.schema("response.schema", f.Schema)
@@ -335,8 +329,8 @@ func (b *builder) jobStates(names []string) []JobState {
 
 func (b *builder) limits(f limitsFile) Limits {
 	l := Limits{
-		InputCalls: f.InputCalls, SelectionTime: f.SelectionTime.Std(), WorkTime: f.WorkTime.Std(),
-		UploadBytes: int64(f.UploadBytes), UploadRequests: f.UploadRequests,
+		InputCalls: f.InputCalls, SelectionTime: f.SelectionTime.Duration, WorkTime: f.WorkTime.Duration,
+		UploadBytes: f.UploadBytes.Bytes, UploadRequests: f.UploadRequests,
 	}
 	if l.InputCalls < 0 {
 		b.refuse("limits.input_calls", "must not be negative")
@@ -411,12 +405,12 @@ func loadSchema(path string) (*Schema, error) {
 	if err != nil {
 		return nil, err
 	}
-	data, err := io.ReadAll(io.LimitReader(f, MaxSchemaBytes+1))
+	data, err := io.ReadAll(io.LimitReader(f, api.MaxInputSchema+1))
 	if err = errors.Join(err, f.Close()); err != nil {
 		return nil, err
 	}
-	if len(data) > MaxSchemaBytes {
-		return nil, fmt.Errorf("the schema is longer than %d bytes", MaxSchemaBytes)
+	if len(data) > api.MaxInputSchema {
+		return nil, fmt.Errorf("the schema is longer than %d bytes", api.MaxInputSchema)
 	}
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(data))
 	if err != nil {

@@ -21,8 +21,9 @@ import (
 // MaxBytes bounds one file (I33).
 const MaxBytes = 256 << 10
 
-// Size is a number of bytes, written with its unit: "768KiB", "32MiB", "0B".
-type Size int64
+// Size is a number of bytes, written with its unit: "768KiB", "32MiB", "0B". It
+// is a struct so that a bare number, whose unit would be a guess, is refused.
+type Size struct{ Bytes int64 }
 
 // units, longest suffix first so that "MiB" is not read as "B".
 var units = []struct {
@@ -42,7 +43,7 @@ func (s *Size) UnmarshalText(text []byte) error {
 		if err != nil || n < 0 || digits[0] == '+' || n > (1<<62)/u.factor {
 			break
 		}
-		*s = Size(n * u.factor)
+		s.Bytes = n * u.factor
 		return nil
 	}
 	return errors.New(`must be a whole number with its unit, such as "768KiB" (B, KiB, MiB, GiB, TiB)`)
@@ -52,15 +53,16 @@ func (s *Size) UnmarshalText(text []byte) error {
 func (s Size) MarshalText() ([]byte, error) {
 	best := units[len(units)-1]
 	for _, u := range units {
-		if s != 0 && int64(s)%u.factor == 0 && u.factor > best.factor {
+		if s.Bytes != 0 && s.Bytes%u.factor == 0 && u.factor > best.factor {
 			best = u
 		}
 	}
-	return []byte(strconv.FormatInt(int64(s)/best.factor, 10) + best.suffix), nil
+	return []byte(strconv.FormatInt(s.Bytes/best.factor, 10) + best.suffix), nil
 }
 
-// Duration is a span of time in Go's notation: "500ms", "10m", "24h".
-type Duration time.Duration
+// Duration is a span of time in Go's notation: "500ms", "10m", "24h"; a bare
+// number is refused.
+type Duration struct{ time.Duration }
 
 // UnmarshalText reads a duration that is not negative.
 func (d *Duration) UnmarshalText(text []byte) error {
@@ -68,15 +70,12 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	if err != nil || v < 0 {
 		return errors.New(`must be a duration with its unit, such as "500ms", "10m" or "24h"`)
 	}
-	*d = Duration(v)
+	d.Duration = v
 	return nil
 }
 
 // MarshalText writes Go's notation.
-func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
-
-// Std is the duration as the time package has it.
-func (d Duration) Std() time.Duration { return time.Duration(d) }
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
 // Read decodes the file at path into v and refuses keys that v does not have.
 // The error holds every problem that decoding found, each with its key.

@@ -1,0 +1,86 @@
+package tomlfile
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+type sample struct {
+	Name  string   `toml:"name"`
+	Bytes Size     `toml:"bytes"`
+	Wait  Duration `toml:"wait"`
+	Inner struct {
+		Count int `toml:"count"`
+	} `toml:"inner"`
+}
+
+func TestDecode(t *testing.T) {
+	var s sample
+	if err := Decode([]byte("name='a'\nbytes='768KiB'\nwait='250ms'\n[inner]\ncount=3\n"), &s); err != nil {
+		t.Fatal(err)
+	}
+	if s.Name != "a" || s.Bytes.Bytes != 786432 || s.Wait.Duration != 250*time.Millisecond || s.Inner.Count != 3 {
+		t.Fatalf("%+v", s)
+	}
+}
+
+// I34: a refusal names the key and not the value.
+func TestDecodeRefusals(t *testing.T) {
+	for in, want := range map[string]string{
+		"nam = 'secret'":           `line 1: unknown key "nam"; "name" was probably meant`,
+		"[inner]\ncont = 1":        `line 2: unknown key "inner.cont"; "count" was probably meant`,
+		"zebra = 1":                `line 1: unknown key "zebra"`,
+		"name = 'a'\nname = 'b'":   "name",
+		"bytes = '12 secret'":      "must be a whole number with its unit",
+		"bytes = '-1B'":            "must be a whole number with its unit",
+		"bytes = '+1B'":            "must be a whole number with its unit",
+		"bytes = '99999999999TiB'": "must be a whole number with its unit",
+		"bytes = 12":               "must be a whole number with its unit",
+		"wait = '-1s'":             "must be a duration with its unit",
+		"wait = 'soon secret'":     "must be a duration with its unit",
+		"name = 7":                 "name",
+		"name = ":                  "line 1",
+	} {
+		var s sample
+		err := Decode([]byte(in), &s)
+		if err == nil {
+			t.Errorf("%q was accepted", in)
+			continue
+		}
+		message := err.Error()
+		if !strings.Contains(message, want) {
+			t.Errorf("%q: got %q, want %q in it", in, message, want)
+		}
+		if strings.Contains(message, "secret") {
+			t.Errorf("%q: the message shows the value: %q", in, message)
+		}
+	}
+}
+
+func TestReadBound(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "big.toml")
+	if err := os.WriteFile(path, []byte(strings.Repeat("#", MaxBytes+1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var s sample
+	if err := Read(path, &s); err == nil || !strings.Contains(err.Error(), "longer than") {
+		t.Fatalf("a file over the bound: %v", err)
+	}
+}
+
+func TestSizeText(t *testing.T) {
+	for n, want := range map[int64]string{0: "0B", 1: "1B", 1024: "1KiB", 786432: "768KiB", 32 << 20: "32MiB", 3 << 40: "3TiB"} {
+		size := Size{n}
+		text, err := size.MarshalText()
+		if err != nil || string(text) != want {
+			t.Errorf("%d: %s, %v; want %s", n, text, err, want)
+		}
+		var back Size
+		if err := back.UnmarshalText(text); err != nil || back != size {
+			t.Errorf("%s read back as %d, %v", text, back, err)
+		}
+	}
+}
