@@ -21,8 +21,8 @@ const (
 	// DefaultSegment is the default size of a segment file.
 	DefaultSegment = 4 << 20
 	// MinSegment and MaxSegment bound Options.Segment.
-	MinSegment = 256 << 10
-	MaxSegment = 1 << 30
+	MinSegment = 64 << 10
+	MaxSegment = 64 << 20
 	// DefaultQueue is the default bound of the bytes that wait for the disk.
 	DefaultQueue = 64 << 20
 	// DefaultAttestAfter is the default idleness before an attest record.

@@ -219,13 +219,8 @@ func decodeSnapshot(snapshot []byte) (*tree, map[protocol.Index][]byte, error) {
 		leaves[index] = slices.Clone(leaf)
 		carried = append(carried, index)
 	}
-	ascending := slices.IsSortedFunc(carried, func(a, b protocol.Index) int {
-		if a < b {
-			return -1
-		}
-		return 1
-	})
-	if r.bad || len(r.b) != 0 || !ascending || !slices.Equal(order, neededBelow(t.pruned, carried)) {
+	strictly := slices.IsSorted(carried) && len(leaves) == len(carried)
+	if r.bad || len(r.b) != 0 || !strictly || !slices.Equal(order, neededBelow(t.pruned, carried)) {
 		return nil, nil, errSnapshot
 	}
 	return t, leaves, nil
