@@ -3,118 +3,164 @@ package engine
 import (
 	"context"
 	"errors"
-
-	specs "github.com/opencontainers/runtime-spec/specs-go"
-	"github.com/quittance/quittance/hostagent/internal/cgroup"
-	"github.com/quittance/quittance/protocol"
-	"golang.org/x/sys/unix"
+	"fmt"
+	"path/filepath"
+	"sync"
 	"time"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/hashicorp/go-hclog"
+	"github.com/quittance/quittance/protocol"
 )
 
-var errNotYet = errors.New("engine: under construction")
+// reconnectMost bounds the pause between two attempts to reach the daemon.
+const reconnectMost = 2 * time.Second
 
-// Engine is a connection to one containerd.
-type Engine struct{}
+// healthTimeout is how long a daemon may take for the cheapest question.
+const healthTimeout = 3 * time.Second
+
+// Engine is a connection to one containerd. It is safe for concurrent use.
+type Engine struct {
+	o      Options
+	client *containerd.Client
+	log    hclog.Logger
+
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu      sync.Mutex // guards what follows
+	health  protocol.Engine
+	changed chan struct{} // closed and replaced when health.Available changes
+}
 
 // Open prepares the connection. It does not require that containerd answers
-// now: [Engine.Health] and the hints say when it does.
-func Open(ctx context.Context, o Options) (*Engine, error) { return nil, errNotYet }
+// now: [Engine.Health] and the hints say when it does. The first check is made
+// before it returns, so that Health is never a guess; ctx bounds that check only.
+func Open(ctx context.Context, o Options) (*Engine, error) {
+	o, err := withDefaults(o)
+	if err != nil {
+		return nil, err
+	}
+	client, err := containerd.New(o.Address,
+		containerd.WithDefaultNamespace(o.Namespace),
+		containerd.WithDefaultRuntime(o.Runtime),
+		containerd.WithTimeout(reconnectMost))
+	if err != nil {
+		return nil, fmt.Errorf("engine: %w", err)
+	}
+	own, cancel := context.WithCancel(context.Background())
+	e := &Engine{o: o, client: client, log: o.Logger, cancel: cancel, changed: make(chan struct{})}
+	e.Check(ctx)
+	e.wg.Go(func() { e.watchHealth(own) })
+	return e, nil
+}
+
+func withDefaults(o Options) (Options, error) {
+	for name, path := range map[string]string{
+		"address": o.Address, "init path": o.InitPath, "log sink binary": o.LogSink.Binary,
+	} {
+		if !filepath.IsAbs(path) {
+			return o, fmt.Errorf("engine: %s must be an absolute path", name)
+		}
+	}
+	if o.LogSink.Verb == "" {
+		return o, errors.New("engine: the log sink's verb is missing")
+	}
+	setDefault(&o.Namespace, Namespace)
+	setDefault(&o.Snapshotter, "overlayfs")
+	setDefault(&o.Runtime, "io.containerd.runc.v2")
+	setDefault(&o.HealthInterval, 2*time.Second)
+	setDefault(&o.Deadlines.Read, 10*time.Second)
+	setDefault(&o.Deadlines.Create, 60*time.Second)
+	setDefault(&o.Deadlines.Start, 30*time.Second)
+	setDefault(&o.Deadlines.Kill, 10*time.Second)
+	setDefault(&o.Deadlines.Delete, 60*time.Second)
+	setDefault(&o.Deadlines.Image, 30*time.Minute)
+	if o.Logger == nil {
+		o.Logger = hclog.NewNullLogger()
+	}
+	return o, nil
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
 
 // Close ends the connection and every watch.
-func (e *Engine) Close() error { return errNotYet }
+func (e *Engine) Close() error {
+	e.cancel()
+	err := e.client.Close()
+	e.wg.Wait()
+	return err
+}
+
+// call gives a remote call its namespace and its deadline.
+func (e *Engine) call(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(namespaces.WithNamespace(ctx, e.o.Namespace), limit)
+}
 
 // Health is the last known state, from checks at a fixed interval.
-func (e *Engine) Health() protocol.Engine { return protocol.Engine{} }
+func (e *Engine) Health() protocol.Engine {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.health
+}
 
 // Check asks containerd now and returns what Health then says.
-func (e *Engine) Check(ctx context.Context) protocol.Engine { return protocol.Engine{} }
+func (e *Engine) Check(ctx context.Context) protocol.Engine {
+	ctx, cancel := e.call(ctx, healthTimeout)
+	defer cancel()
+	version, err := e.client.Version(ctx)
+	now := protocol.Engine{Available: err == nil, Version: version.Version}
+	if err != nil {
+		now.Detail = fmt.Sprintf("containerd at %s does not answer; see `systemctl status containerd`", e.o.Address)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err != nil {
+		now.Version = e.health.Version // the last one that it told
+	}
+	if e.health.Available != now.Available {
+		close(e.changed)
+		e.changed = make(chan struct{})
+		if now.Available {
+			e.log.Info("engine available", "version", now.Version)
+		} else {
+			e.log.Warn("engine unavailable", "detail", now.Detail, "error", err)
+		}
+	}
+	e.health = now
+	return now
+}
+
+// state is Health with a channel that is closed at the next change of
+// availability.
+func (e *Engine) state() (available bool, changed <-chan struct{}) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.health.Available, e.changed
+}
+
+func (e *Engine) watchHealth(ctx context.Context) {
+	tick := time.NewTicker(e.o.HealthInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			e.Check(ctx)
+		}
+	}
+}
 
 // LongestCall is the time after which an effect whose call timed out can no
 // longer land.
-func (e *Engine) LongestCall() time.Duration { return 0 }
-
-// Events delivers hints until ctx ends, then closes the channel. It begins
-// with a resync once connected and sends another after each reconnection; a
-// slow receiver loses hints and gets a resync instead.
-func (e *Engine) Events(ctx context.Context) <-chan Hint { return nil }
-
-// List returns every container of our namespace that carries our labels, with
-// its task.
-func (e *Engine) List(ctx context.Context) ([]Container, error) { return nil, errNotYet }
-
-// Inspect returns one container with its task, or [ErrNotFound].
-func (e *Engine) Inspect(ctx context.Context, id string) (Container, error) {
-	return Container{}, errNotYet
+func (e *Engine) LongestCall() time.Duration {
+	d := e.o.Deadlines
+	return max(d.Read, d.Create, d.Start, d.Kill, d.Delete)
 }
-
-// ResolveImage checks that name@digest is present and unpacked. Otherwise the
-// error wraps [ErrImage] and has the command that mends it.
-func (e *Engine) ResolveImage(ctx context.Context, reference string) (Image, error) {
-	return Image{}, errNotYet
-}
-
-// ImportImage loads an OCI or Docker archive, unpacks it and pins each image
-// under name@digest.
-func (e *Engine) ImportImage(ctx context.Context, file string) ([]Imported, error) {
-	return nil, errNotYet
-}
-
-// PullImage fetches an image with containerd's own resolver, unpacks it and
-// pins it under name@digest.
-func (e *Engine) PullImage(ctx context.Context, reference string) (Imported, error) {
-	return Imported{}, errNotYet
-}
-
-// Create makes lease, snapshot, container record and task. It never adopts
-// what an earlier call left: then it is refused with [ErrExists].
-func (e *Engine) Create(ctx context.Context, r CreateRequest) (Created, error) {
-	return Created{}, errNotYet
-}
-
-// Start lets the created process run the worker. A task that already runs is
-// fine.
-func (e *Engine) Start(ctx context.Context, c Identity) error { return errNotYet }
-
-// Task returns the state of the container's task, [ErrNoTask] or [ErrNotFound].
-func (e *Engine) Task(ctx context.Context, c Identity) (Task, error) { return Task{}, errNotYet }
-
-// Wait returns once the shim reports the end of the task, with its own
-// observation. An error means only that nothing was learnt.
-func (e *Engine) Wait(ctx context.Context, c Identity) (Exit, error) { return Exit{}, errNotYet }
-
-// Kill sends a signal to the task's first process, or with all to every
-// process of the task. A process that is gone is fine.
-func (e *Engine) Kill(ctx context.Context, c Identity, sig unix.Signal, all bool) error {
-	return errNotYet
-}
-
-// DeleteTask removes the stopped task and ends its shim. An absent task or
-// container is [protocol.RemovedAbsent]; a running one is [ErrRunning].
-func (e *Engine) DeleteTask(ctx context.Context, c Identity) (protocol.Removed, error) {
-	return "", errNotYet
-}
-
-// DeleteContainer removes record, snapshot and lease, after an explicit answer
-// that there is no task. Absent parts are reported as such. For a creation
-// whose outcome is unknown, c has only ID and Nonce: then the creation time is
-// not compared.
-func (e *Engine) DeleteContainer(ctx context.Context, c Identity) (Removal, error) {
-	return Removal{}, errNotYet
-}
-
-// Leftovers lists everything of ours on this machine: containers, tasks,
-// snapshots and leases of the namespace, shims, mounts, log sinks and cgroups.
-// What lives on purpose is in it too; the caller subtracts.
-func (e *Engine) Leftovers(ctx context.Context, groups *cgroup.Manager) ([]Leftover, error) {
-	return nil, errNotYet
-}
-
-// BuildSpec decides the whole OCI spec from the request and returns its exact
-// bytes' digest with it.
-func BuildSpec(r CreateRequest, initPath string) (*specs.Spec, protocol.Digest, error) {
-	return nil, "", errNotYet
-}
-
-// DispositionOf says what became of an effect that returned err: done (nil),
-// refused or unknown.
-func DispositionOf(err error) protocol.Disposition { return protocol.Unknown }
