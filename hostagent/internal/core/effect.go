@@ -7,8 +7,8 @@ import (
 
 // Effect is one thing to be done outside, begun only after every entry that
 // was decided before it is durable. Effects of one number are begun in order.
-// Each ends in exactly one result, StopEffect, WatchEffect, ForgetEffect and
-// SweepEffect excepted.
+// Each ends in exactly one result, StopEffect, WatchEffect, ForgetEffect,
+// SweepEffect and DiscardEffect excepted.
 type Effect interface{ effect() }
 
 // The effects.
@@ -39,9 +39,11 @@ type (
 		Nonce   protocol.ID
 		Profile *profiles.Profile
 		Created *CreatedBody // nil where no container is known to have been made
-		// StartMillis is the process's start on the clock of Created's boot, 0
-		// where it is unknown.
-		Rebooted bool // the machine was started since; nothing of it runs
+		// Ran says that the started receipt is written.
+		Ran bool
+		// Rebooted says that the machine was started since Created; nothing of
+		// it runs.
+		Rebooted bool
 	}
 	// RemoveEffect removes everything that the allocation has, in the order of
 	// the design, each step until it is done. Ends in [WorkRemoved].
@@ -63,8 +65,14 @@ type (
 		Nonce  protocol.ID
 		Number protocol.Number
 	}
+	// DiscardEffect removes what was captured of a released allocation's output.
+	DiscardEffect struct {
+		Number protocol.Number
+		Nonce  protocol.ID
+	}
 )
 
+func (DiscardEffect) effect() {}
 func (CreateEffect) effect()  {}
 func (StartEffect) effect()   {}
 func (WatchEffect) effect()   {}
@@ -83,10 +91,11 @@ type Reply struct {
 }
 
 // AllocationView is an allocation as it is shown. Live is set while its
-// counters can be read anew.
+// counters can be read anew. Nonce is nil for a burn.
 type AllocationView struct {
 	protocol.Allocation
-	Live *protocol.StartedBody
+	Live  *protocol.StartedBody
+	Nonce *protocol.ID
 }
 
 // HostView is what the core contributes to protocol.Host.

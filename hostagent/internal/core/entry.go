@@ -17,7 +17,7 @@ type Entry struct {
 }
 
 // MaxIntentBytes bounds an intent's payload; the largest holds a profile.
-const MaxIntentBytes = 1 << 20
+const MaxIntentBytes = 128 << 10
 
 // intentVersion is the version of the intents' form on disk.
 const intentVersion = 1

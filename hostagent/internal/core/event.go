@@ -146,11 +146,12 @@ type (
 		Number protocol.Number
 		Body   CreatedBody
 	}
-	// WorkCreateFailed says that the container could not be made. It may exist
-	// nevertheless; removal looks again.
+	// WorkCreateFailed says that the container could not be made. With Unknown
+	// it may still come to be; removal looks again after the longest deadline.
 	WorkCreateFailed struct {
-		Number protocol.Number
-		Error  string // the agent's own words, bounded
+		Number  protocol.Number
+		Error   string // the agent's own words
+		Unknown bool
 	}
 	// WorkStarted says that the process runs.
 	WorkStarted struct {

@@ -99,6 +99,10 @@ func (x *stepper) checkNext(n protocol.Number) *protocol.Problem {
 		p.Expected = expected
 		return p
 	}
+	if x.v.ownerAhead != "" {
+		return protocol.NewProblem(protocol.CodeLedgerBehind, x.v.ownerAhead,
+			"an operator follows the runbook ledger_behind; existing allocations can still be retired")
+	}
 	if !x.v.witnessed {
 		return protocol.NewProblem(protocol.CodeWitnessRequired,
 			"since the agent started, the owner has not presented the receipts that it holds", "PUT witness, then send this again")
@@ -118,8 +122,8 @@ func (x *stepper) acceptable(e Allocate) (Loaded, *protocol.Problem) {
 		p.RetryAfterMillis = 1000
 		return Loaded{}, p
 	}
-	if x.v.behind != "" {
-		return Loaded{}, protocol.NewProblem(protocol.CodeLedgerBehind, x.v.behind,
+	if x.v.engineAhead != "" {
+		return Loaded{}, protocol.NewProblem(protocol.CodeLedgerBehind, x.v.engineAhead,
 			"an operator follows the runbook ledger_behind; existing allocations can still be retired")
 	}
 	if x.s.Draining {
@@ -281,6 +285,11 @@ func (x *stepper) release(e Release) {
 	if except == nil {
 		except = []protocol.Number{}
 	}
+	for _, n := range x.s.Numbers() {
+		if a := x.s.allocations[n]; n <= frontier && a.Accepted.Nonce != nil && !slices.Contains(except, n) {
+			x.effect(DiscardEffect{Number: n, Nonce: *a.Accepted.Nonce})
+		}
+	}
 	x.receipt(protocol.KindReleased, 0, protocol.ReleasedBody{Frontier: frontier, Except: except})
 	encode := baseEncoder(x.s, protocol.Index(size))
 	x.out.Base = &ReleaseBase{Encode: encode, Size: size, Kept: x.s.Kept(), WitnessSize: min(x.v.witnessSize, size)}
@@ -378,14 +387,14 @@ func (x *stepper) witness(e Witness) {
 		return
 	}
 	if e.Behind != "" {
-		x.v.behind, x.v.witnessed = e.Behind, false
+		x.v.ownerAhead, x.v.witnessed = e.Behind, false
 		head := x.s.Next - 1
 		p := protocol.NewProblem(protocol.CodeLedgerBehind, e.Behind, "an operator follows the runbook ledger_behind")
 		p.Head = &head
 		x.refuse(e.ID, p)
 		return
 	}
-	x.v.witnessed, x.v.witnessSize = true, max(x.v.witnessSize, e.Size)
+	x.v.ownerAhead, x.v.witnessed, x.v.witnessSize = "", true, max(x.v.witnessSize, e.Size)
 	x.heard(e.Caller.Owner)
 	x.reply(e.ID, 200, nil)
 }
@@ -413,9 +422,11 @@ func (x *stepper) drain(e Drain) {
 // setOwner makes the generation obey another controller, which has to present
 // its own receipts before it allocates.
 func (x *stepper) setOwner(e SetOwner) {
+	answer := &protocol.OwnerAnswer{Disposition: protocol.Done, Owner: e.Owner}
 	if x.s.Owner == nil || *x.s.Owner != e.Owner {
 		x.receipt(protocol.KindOwnerChanged, 0, protocol.OwnerChangedBody{From: x.s.Owner, To: e.Owner, UID: e.Caller.UID})
 		x.v.witnessed, x.v.heardAt, x.v.heardWall = false, x.now.BootMillis, 0
+		answer.Receipt = x.out.Entries[len(x.out.Entries)-1].Payload
 	}
-	x.reply(e.ID, 200, x.host())
+	x.reply(e.ID, 200, answer)
 }

@@ -40,7 +40,8 @@ type Session struct {
 	order       []string // of the profiles, by name
 	witnessed   bool     // the owner presented what it holds since the start
 	witnessSize int64    // of the last checkpoint that was presented
-	behind      string   // what was seen that the ledger lacks (I9); "" for nothing
+	engineAhead string   // what the engine holds that the ledger lacks (I9); "" for nothing
+	ownerAhead  string   // likewise what the owner presented last
 	heardAt     int64    // boot-time milliseconds of the owner's last request, 0 for none
 	heardWall   protocol.Timestamp
 	runs        map[protocol.Number]*run

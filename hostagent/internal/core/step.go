@@ -146,7 +146,8 @@ func (x *stepper) started(e Started) {
 		default:
 			x.v.runs[n] = &run{phase: phaseInspecting}
 			x.effect(InspectEffect{
-				Number: n, Nonce: *a.Accepted.Nonce, Profile: a.Profile, Created: a.Created, Rebooted: rebooted[n],
+				Number: n, Nonce: *a.Accepted.Nonce, Profile: a.Profile, Created: a.Created, Ran: a.Started != nil,
+				Rebooted: rebooted[n],
 			})
 		}
 	}
@@ -164,12 +165,12 @@ func (x *stepper) engineListed(e EngineListed) {
 		a := x.s.ByNonce(c.Nonce)
 		switch {
 		case c.Generation != x.s.Generation:
-			x.v.behind = "the engine holds container " + c.ID + " of another generation; when it is gone for good, `hostagent ledger abandon` says so"
+			x.v.engineAhead = "the engine holds container " + c.ID + " of another generation; when it is gone for good, `hostagent ledger abandon` says so"
 		case a != nil && a.Retired == nil:
 		case a != nil || (c.Number.Valid() && c.Number <= x.s.Released):
 			x.effect(SweepEffect{ID: c.ID, Nonce: c.Nonce, Number: c.Number})
 		default:
-			x.v.behind = "the engine holds container " + c.ID + ", which the ledger does not know: the ledger was restored or lost"
+			x.v.engineAhead = "the engine holds container " + c.ID + ", which the ledger does not know: the ledger was restored or lost"
 		}
 	}
 }

@@ -43,7 +43,7 @@ func (x *stepper) view(a *Allocation) AllocationView {
 	v := AllocationView{Allocation: protocol.Allocation{
 		Number: a.Number, State: x.stateOf(a), Stuck: a.Stuck, Owner: a.Accepted.Owner, Purpose: a.Accepted.Purpose,
 		Profile: a.Accepted.Profile, ProfileDigest: a.Accepted.ProfileDigest, Limits: a.Accepted.Limits, Devices: a.Accepted.Devices,
-	}}
+	}, Nonce: a.Accepted.Nonce}
 	if v.Devices == nil {
 		v.Devices = []protocol.Device{}
 	}

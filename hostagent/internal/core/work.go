@@ -15,7 +15,7 @@ func (x *stepper) work(e Event) {
 	case WorkCreateFailed:
 		a, r := x.live(e.Number, "create failed", phaseCreating)
 		x.intendRetire(a, RetireBody{Reason: protocol.ReasonSetupFailed, Error: bound(e.Error)})
-		x.remove(a, r, true)
+		x.remove(a, r, e.Unknown)
 	case WorkStarted:
 		x.workStarted(e)
 	case WorkStartFailed:
