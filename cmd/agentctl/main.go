@@ -5,7 +5,7 @@ package main
 import (
 	"os"
 
-	"github.com/quittance/quittance/cmd/agentctl/internal/command"
+	"github.com/quittance/quittance/cmd/agentctl/command"
 )
 
 func main() { os.Exit(command.Main(os.Args[1:])) }

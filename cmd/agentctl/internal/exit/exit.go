@@ -9,6 +9,7 @@ import (
 	"errors"
 	"net/http"
 
+	"github.com/quittance/quittance/cmd/agentctl/internal/jobclient"
 	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/protocol"
 	"github.com/quittance/quittance/protocol/hostclient"
@@ -56,7 +57,9 @@ func With(code Code, err error) error {
 // Reading marks err as one of a pure read: a lost answer means unavailable,
 // because there is no effect that could be unknown.
 func Reading(err error) error {
-	if _, lost := errors.AsType[*hostclient.LostError](err); lost {
+	_, lostHost := errors.AsType[*hostclient.LostError](err)
+	_, lostJobs := errors.AsType[*jobclient.LostError](err)
+	if lostHost || lostJobs {
 		return With(Unavailable, err)
 	}
 	return err
@@ -80,6 +83,12 @@ func Of(err error) Code {
 		return Unavailable
 	}
 	if _, ok := errors.AsType[*hostclient.LostError](err); ok {
+		return Unknown
+	}
+	if _, ok := errors.AsType[*jobclient.UnreachableError](err); ok {
+		return Unavailable
+	}
+	if _, ok := errors.AsType[*jobclient.LostError](err); ok {
 		return Unknown
 	}
 	if _, ok := errors.AsType[*protocol.DecodeError](err); ok {

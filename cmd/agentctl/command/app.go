@@ -58,6 +58,11 @@ func Main(args []string) int {
 	return run(ctx, &app{in: os.Stdin, out: os.Stdout, err: os.Stderr, env: os.Getenv, terminal: isTerminal(os.Stdout)}, args)
 }
 
+// New is the root command, for man pages and completions.
+func New() *cobra.Command {
+	return newRoot(&app{in: strings.NewReader(""), out: io.Discard, err: io.Discard, env: func(string) string { return "" }})
+}
+
 func isTerminal(f *os.File) bool {
 	info, err := f.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
