@@ -28,6 +28,15 @@ func (e *Engine) DeleteTask(ctx context.Context, c Identity) (protocol.Removed, 
 		}
 		return "", failed(op, c.ID, err)
 	}
+	// Asked first because daemons disagree on how they refuse it.
+	switch task, err := e.task(call, c.ID); {
+	case errors.Is(err, ErrNoTask):
+		return protocol.RemovedAbsent, nil
+	case err != nil:
+		return "", failed(op, c.ID, err)
+	case task.State == TaskRunning || task.State == TaskPaused:
+		return "", refused(op, c.ID, ErrRunning)
+	}
 	_, err := e.client.TaskService().Delete(call, &tasks.DeleteTaskRequest{ContainerID: c.ID})
 	err = native(err)
 	switch {
@@ -35,8 +44,6 @@ func (e *Engine) DeleteTask(ctx context.Context, c Identity) (protocol.Removed, 
 		return protocol.RemovedByUs, nil
 	case errdefs.IsNotFound(err):
 		return protocol.RemovedAbsent, nil
-	case errdefs.IsFailedPrecondition(err):
-		return "", refused(op, c.ID, errors.Join(ErrRunning, err))
 	}
 	return "", failed(op, c.ID, err)
 }
