@@ -23,40 +23,40 @@ type Receipt struct {
 // Receipts fetches the receipts of an allocation, at most limit, and verifies
 // each: its leaf hash, that it speaks of this number, and its proof under the
 // host's key. Where there are more, receipts that a container can provoke are
-// left out first. The highest one is saved for the witness.
-func (h *Host) Receipts(ctx context.Context, a protocol.Allocation, limit int) ([]Receipt, error) {
+// left out first. The highest one is saved for the witness. key is the
+// verifier key under which they were proved.
+func (h *Host) Receipts(ctx context.Context, a protocol.Allocation, limit int) (all []Receipt, verifier string, err error) {
 	generation, key := h.identity()
-	var all []Receipt
 	var highest *protocol.Seen
 	for _, entry := range choose(a.Receipts, limit) {
 		leaf, err := h.client.Receipt(ctx, generation, entry.Index)
 		if err != nil {
-			return nil, fmt.Errorf("host: receipt %d: %w", entry.Index, err)
+			return nil, "", fmt.Errorf("host: receipt %d: %w", entry.Index, err)
 		}
 		r, err := protocol.DecodeReceipt(leaf)
 		if err != nil {
-			return nil, fmt.Errorf("host: receipt %d: %w", entry.Index, err)
+			return nil, "", fmt.Errorf("host: receipt %d: %w", entry.Index, err)
 		}
 		if tlog.LeafDigest(leaf) != entry.LeafHash || r.Kind != entry.Kind || r.Number == nil || *r.Number != a.Number || r.Generation != generation {
-			return nil, fmt.Errorf("host: receipt %d is not the one that allocation %d names", entry.Index, a.Number)
+			return nil, "", fmt.Errorf("host: receipt %d is not the one that allocation %d names", entry.Index, a.Number)
 		}
 		proof, err := h.client.Proof(ctx, generation, entry.Index)
 		if err != nil {
-			return nil, fmt.Errorf("host: proof of receipt %d: %w", entry.Index, err)
+			return nil, "", fmt.Errorf("host: proof of receipt %d: %w", entry.Index, err)
 		}
 		if proof.Index != entry.Index {
-			return nil, fmt.Errorf("host: proof of receipt %d speaks of receipt %d", entry.Index, proof.Index)
+			return nil, "", fmt.Errorf("host: proof of receipt %d speaks of receipt %d", entry.Index, proof.Index)
 		}
 		if _, err := proof.Verify(leaf, key); err != nil {
-			return nil, fmt.Errorf("host: proof of receipt %d: %w", entry.Index, err)
+			return nil, "", fmt.Errorf("host: proof of receipt %d: %w", entry.Index, err)
 		}
 		all = append(all, Receipt{entry.Index, entry.Kind, leaf, proof.Format()})
 		highest = &protocol.Seen{Index: entry.Index, LeafHash: entry.LeafHash}
 	}
 	if highest == nil {
-		return all, nil
+		return nil, "", fmt.Errorf("host: allocation %d has no receipts", a.Number)
 	}
-	return all, h.saveHighest(ctx, generation, *highest)
+	return all, key.String(), h.saveHighest(ctx, generation, *highest)
 }
 
 func (h *Host) saveHighest(ctx context.Context, generation protocol.ID, highest protocol.Seen) error {

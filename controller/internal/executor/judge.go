@@ -1,0 +1,150 @@
+package executor
+
+import (
+	"context"
+	"errors"
+
+	"github.com/quittance/quittance/controller/api"
+	"github.com/quittance/quittance/controller/internal/host"
+	"github.com/quittance/quittance/controller/internal/observer"
+	"github.com/quittance/quittance/controller/internal/outcome"
+	"github.com/quittance/quittance/controller/internal/provider"
+	"github.com/quittance/quittance/controller/internal/worker"
+	"github.com/quittance/quittance/protocol"
+)
+
+// limits maps the causes of the job's own limits to their codes. Only the
+// limit's own timer or counter leads here.
+var limits = []struct {
+	cause error
+	code  api.FailureCode
+}{
+	{errWorkTime, api.FailWorkTime},
+	{errSelectionTime, api.FailSelectionTime},
+	{errInputCalls, api.FailInputCalls},
+	{provider.ErrUploadBytes, api.FailUploadBytes},
+	{provider.ErrUploadRequests, api.FailUploadRequests},
+}
+
+var classCodes = map[worker.Class]api.FailureCode{
+	worker.InvalidInput:  api.FailInvalidInput,
+	worker.WorkerFailed:  api.FailWorkerFailed,
+	worker.WorkerTimeout: api.FailWorkerTimeout,
+	worker.WorkerLost:    api.FailWorkerLost,
+	worker.WorkerOOM:     api.FailWorkerOOM,
+	worker.Protocol:      api.FailProtocol,
+	worker.Unavailable:   api.FailUnavailable,
+}
+
+// failed turns the end of a step into what the submitter is told. A stop, and
+// a record that could not be written, are told apart from failures.
+func (r *run) failed(ctx context.Context, err error) (*outcome.Result, *outcome.Failure, error) {
+	if record, bad := errors.AsType[recordError](err); bad {
+		return nil, nil, record.error
+	}
+	f := &outcome.Failure{Entered: r.entered, Cause: err}
+	if r.Observer.Stopped() != nil {
+		f.Code = api.FailInterrupted // never chosen: Run returns the stop
+		return nil, f, nil
+	}
+	cause := context.Cause(ctx)
+	for _, limit := range limits {
+		if errors.Is(err, limit.cause) || cause != nil && errors.Is(cause, limit.cause) {
+			f.Code = limit.code
+			return nil, f, nil
+		}
+	}
+	if w, ok := errors.AsType[*worker.Failure](err); ok {
+		f.Code, f.Detail, f.Worker = classCodes[w.Class], w.Detail, w.Evidence
+		return nil, f, nil
+	}
+	if problem, ok := errors.AsType[*protocol.Problem](err); ok {
+		f.Code, f.Detail = api.FailUnavailable, "the host refused: "+string(problem.Code)
+		return nil, f, nil
+	}
+	if burnt, ok := errors.AsType[*host.BurntError](err); ok {
+		f.Code, f.Detail = api.FailUnavailable, "the host's answer was lost"
+		r.number = burnt.Number
+		return nil, f, nil
+	}
+	// Operational failures of our own side never become the job's fault.
+	f.Code, f.Detail = api.FailInterrupted, "the node could not go on"
+	return nil, f, nil
+}
+
+// oomClasses are the failures that a kernel kill explains.
+var oomClasses = map[api.FailureCode]bool{
+	api.FailWorkerLost: true, api.FailWorkerFailed: true, api.FailUnavailable: true, api.FailProtocol: true,
+}
+
+// afterFailure learns the worker's end, bounded, and names a kill for memory
+// by the host's facts alone (I22). A worker that does not end by itself is
+// retired: the attempt needs it no longer.
+func (r *run) afterFailure(f *outcome.Failure) {
+	if r.number == 0 {
+		return
+	}
+	r.learnEnd(f)
+	a, known := r.facts[r.number]
+	if known && oomClasses[f.Code] && outcome.Killed(a) {
+		f.Code, f.Detail = api.FailWorkerOOM, oomDetail(a)
+	}
+}
+
+func (r *run) learnEnd(f *outcome.Failure) {
+	ctx := context.WithoutCancel(r.Observer.Context())
+	waited, cancel := context.WithTimeout(ctx, r.ExitWait)
+	a, err := r.Host.Wait(waited, r.number, protocol.StateExited)
+	cancel()
+	if err != nil {
+		stopping, cancel := context.WithTimeout(ctx, r.StopWait)
+		defer cancel()
+		generation, ok := r.generation()
+		if !ok {
+			return
+		}
+		err = r.Host.Retire(stopping, generation, r.number, r.Journal.Key(), string(f.Code))
+		if err == nil {
+			a, err = r.Host.Wait(stopping, r.number, protocol.StateExited)
+		}
+	}
+	if err != nil {
+		// The facts stay unknown; retirement, which follows, asks again.
+		r.Log.Warn("the worker's end is not known yet", "attempt", r.Journal.Key(), "allocation", r.number, "error", err)
+		return
+	}
+	r.facts[r.number] = a
+}
+
+// afterSuccess takes one fresh reading of the counters; a kill inside the
+// allocation is a failure where the offering says so (FR-31).
+func (r *run) afterSuccess() *outcome.Failure {
+	ctx, cancel := context.WithTimeout(r.Observer.Context(), r.StopWait)
+	defer cancel()
+	a, err := r.Host.Wait(ctx, r.number, protocol.StateStarted)
+	if err != nil {
+		r.Log.Warn("no fresh reading of the counters", "attempt", r.Journal.Key(), "allocation", r.number, "error", err)
+		return nil
+	}
+	r.facts[r.number] = a
+	if r.Offering.FailOnOOM && outcome.Killed(a) {
+		return &outcome.Failure{Code: api.FailWorkerOOM, Detail: oomDetail(a), Entered: true}
+	}
+	return nil
+}
+
+func oomDetail(a protocol.Allocation) string {
+	detail := "scope unknown"
+	if a.OOM.Scope != nil {
+		detail = "scope " + string(*a.OOM.Scope)
+	}
+	if a.Limits != nil {
+		detail += ", limit " + mebibytes(a.Limits.MemoryBytes)
+	}
+	if a.Peaks != nil && a.Peaks.MemoryBytes != nil {
+		detail += ", peak " + mebibytes(*a.Peaks.MemoryBytes)
+	}
+	return detail
+}
+
+var _ Observer = (*observer.Observer)(nil)
