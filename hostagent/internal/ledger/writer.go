@@ -23,6 +23,14 @@ type operation struct {
 	done    func([]Entry, error)
 }
 
+// answer calls done, the first time.
+func (op *operation) answer(entries []Entry, err error) {
+	if done := op.done; done != nil {
+		op.done = nil
+		done(entries, err)
+	}
+}
+
 // Append queues records as one group, which survives a crash whole or not at
 // all, and returns at once: it never waits for the disk. done is called from
 // the writer goroutine, in the order of the calls, with the entries once they
@@ -205,7 +213,7 @@ func (w *writer) take() (ops []*operation, closing bool) {
 func (w *writer) process(ops []*operation) bool {
 	if final := w.l.Err(); final != nil { // the preparing goroutine has failed
 		for _, op := range ops {
-			op.done(nil, final)
+			op.answer(nil, final)
 		}
 		return false
 	}
@@ -216,28 +224,15 @@ func (w *writer) process(ops []*operation) bool {
 		}
 		if err != nil {
 			final := w.l.fail(where, err)
-			for _, a := range w.waiting {
-				a.op.done(nil, final)
-			}
-			for _, op := range ops[i:] {
-				if !w.owes(op) {
-					op.done(nil, final)
-				}
+			// Earlier operations of this batch may be answered already, and so
+			// may a release that fails while removing what it released.
+			for _, op := range ops {
+				op.answer(nil, final)
 			}
 			return false
 		}
 	}
 	return true
-}
-
-// owes reports whether op is among the answers that are waiting.
-func (w *writer) owes(op *operation) bool {
-	for _, a := range w.waiting {
-		if a.op == op {
-			return true
-		}
-	}
-	return false
 }
 
 // write encodes an operation behind the others; only a release, or a full
@@ -285,7 +280,7 @@ func (w *writer) commit() error {
 	}
 	var answered int64
 	for _, a := range w.waiting {
-		a.op.done(a.entries, nil)
+		a.op.answer(a.entries, nil)
 		answered += a.op.size
 	}
 	clear(w.waiting)
@@ -428,7 +423,7 @@ func (w *writer) refuse() {
 	for {
 		ops, closing := w.take()
 		for _, op := range ops {
-			op.done(nil, w.l.Err())
+			op.answer(nil, w.l.Err())
 		}
 		if len(ops) == 0 && closing {
 			return

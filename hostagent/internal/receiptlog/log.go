@@ -115,6 +115,14 @@ func (l *Log) Queued() protocol.Index {
 	return protocol.Index(l.tree.size)
 }
 
+// Pruned is the size that the log was last pruned at: the smallest size that
+// can be proved consistent with later ones.
+func (l *Log) Pruned() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.tree.pruned
+}
+
 // Head is the first index served (carried ones apart), the highest one served
 // (first−1 when there is none), and a channel that is closed when either moves.
 func (l *Log) Head() (first, head protocol.Index, changed <-chan struct{}) {
