@@ -1,0 +1,253 @@
+// Package command is hostagent's command line: verbs, flags and what is
+// printed. It owns no behaviour; every verb is one call into package hostagent.
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/quittance/quittance/hostagent"
+)
+
+// Version is the program's version, set by the linker in packages.
+var Version = "development"
+
+// version adds the commit where the build knows it.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if ok && Version == "development" {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" && len(s.Value) >= 12 {
+				return Version + "-" + s.Value[:12]
+			}
+		}
+	}
+	return Version
+}
+
+// exitUsage is the exit code of a command line that cannot be understood.
+const exitUsage = 2
+
+// Main runs the command line and returns the process's exit code: 0 done, 1
+// failed, 2 usage.
+func Main(args []string) int {
+	// The log sink runs before anything else of this program: it must not read,
+	// log or open anything that its worker could notice.
+	if len(args) == 2 && args[0] == hostagent.LogSinkVerb {
+		return hostagent.LogSink(args[1])
+	}
+	root := New()
+	root.SetArgs(args)
+	err := root.Execute()
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintln(os.Stderr, "hostagent: "+err.Error())
+	if _, usage := errors.AsType[*usageError](err); usage {
+		return exitUsage
+	}
+	return 1
+}
+
+type usageError struct{ error }
+
+func (e *usageError) Unwrap() error { return e.error }
+
+// New makes the whole command tree.
+func New() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "hostagent",
+		Short: "Run inference containers for a controller that never touches the engine",
+		Long: "hostagent is the privileged part of Quittance: it creates, limits, watches and removes the\n" +
+			"containers that an administrator described in profiles, and publishes what it did as durable,\n" +
+			"signed receipts over a private Unix socket.",
+		SilenceErrors: true, SilenceUsage: true,
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	file := root.PersistentFlags().String("config", hostagent.DefaultConfigFile, "configuration file")
+	defaults := hostagent.DefaultConfig()
+	for _, k := range hostagent.ConfigKeys() {
+		root.PersistentFlags().String(flagName(k.Name), defaults.Value(k.Name), k.Doc)
+	}
+	load := func(cmd *cobra.Command) (hostagent.Config, error) {
+		flags := map[string]string{}
+		for _, k := range hostagent.ConfigKeys() {
+			if f := cmd.Flags().Lookup(flagName(k.Name)); f.Changed {
+				flags[k.Name] = f.Value.String()
+			}
+		}
+		return hostagent.LoadConfig(hostagent.ConfigSources{
+			File: *file, Required: cmd.Flags().Changed("config"), Environ: os.Environ(), Flags: flags,
+		})
+	}
+	root.AddCommand(runCommand(load), initCommand(load), configCommand(load), imageCommand(load), ledgerCommand(load), logSinkCommand(), versionCommand())
+	return root
+}
+
+func flagName(key string) string { return strings.ReplaceAll(key, "_", "-") }
+
+type loader func(*cobra.Command) (hostagent.Config, error)
+
+// exactly is cobra.ExactArgs with the usage exit code.
+func exactly(n int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := cobra.ExactArgs(n)(cmd, args); err != nil {
+			return &usageError{err}
+		}
+		return nil
+	}
+}
+
+func runCommand(load loader) *cobra.Command {
+	return &cobra.Command{
+		Use: "run", Short: "Run the agent until SIGTERM; SIGHUP reads the profiles again", Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := load(cmd)
+			if err != nil {
+				return err
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGTERM, unix.SIGINT)
+			defer stop()
+			reload := make(chan struct{})
+			hangups := make(chan os.Signal, 1)
+			signal.Notify(hangups, unix.SIGHUP)
+			defer signal.Stop(hangups)
+			go forward(ctx, hangups, reload)
+			return hostagent.Run(ctx, c, hostagent.Options{Version: version(), Reload: reload, Logger: hostagent.NewLogger(c)})
+		},
+	}
+}
+
+// forward turns hang-ups into reloads until ctx ends.
+func forward(ctx context.Context, hangups <-chan os.Signal, reload chan<- struct{}) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hangups:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case reload <- struct{}{}:
+		}
+	}
+}
+
+func initCommand(load loader) *cobra.Command {
+	return &cobra.Command{
+		Use: "init", Short: "Make a new generation: ledger, host key and genesis receipt", Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := load(cmd)
+			if err != nil {
+				return err
+			}
+			made, err := hostagent.Init(c, version())
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "generation %s\nhost key   %s\n", made.Generation, made.HostKey)
+			return nil
+		},
+	}
+}
+
+func configCommand(load loader) *cobra.Command {
+	config := &cobra.Command{Use: "config", Short: "Look at the configuration"}
+	config.AddCommand(&cobra.Command{
+		Use: "check", Short: "Print the effective configuration, and every problem at once", Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := load(cmd)
+			fmt.Fprint(cmd.OutOrStdout(), c.String())
+			return err
+		},
+	}, &cobra.Command{
+		Use: "example", Short: "Print the documented example file", Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			fmt.Fprint(cmd.OutOrStdout(), hostagent.ExampleConfig())
+			return nil
+		},
+	})
+	return config
+}
+
+func imageCommand(load loader) *cobra.Command {
+	image := &cobra.Command{Use: "image", Short: "Bring images into the engine"}
+	image.AddCommand(&cobra.Command{
+		Use: "import FILE", Short: "Load an OCI archive and print what a profile pins", Args: exactly(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := load(cmd)
+			if err != nil {
+				return err
+			}
+			images, err := hostagent.ImportImage(cmd.Context(), c, hostagent.NewLogger(c), args[0])
+			for _, i := range images {
+				fmt.Fprintln(cmd.OutOrStdout(), i.Pinned)
+			}
+			return err
+		},
+	}, &cobra.Command{
+		Use: "pull REF", Short: "Fetch an image from a registry and print what a profile pins", Args: exactly(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := load(cmd)
+			if err != nil {
+				return err
+			}
+			i, err := hostagent.PullImage(cmd.Context(), c, hostagent.NewLogger(c), args[0])
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), i.Pinned)
+			return nil
+		},
+	})
+	return image
+}
+
+func ledgerCommand(load loader) *cobra.Command {
+	ledger := &cobra.Command{Use: "ledger", Short: "Look at the ledger"}
+	ledger.AddCommand(&cobra.Command{
+		Use: "check", Short: "Verify the ledger without changing anything", Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := load(cmd)
+			if err != nil {
+				return err
+			}
+			r, err := hostagent.CheckLedger(c)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "generation  %s\nsegments    %d and %d prepared\nsequences   %d to %d, attested to %d\nbase        %d\nreceipts    %d since the base\nbad tail    %d bytes\n",
+				r.Generation, r.Segments, r.Spares, r.First, r.Last, r.Attested, r.Base, r.Receipts, r.TailBytes)
+			return nil
+		},
+	})
+	return ledger
+}
+
+func logSinkCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: hostagent.LogSinkVerb + " ARGUMENT", Short: "Keep a container's output; started by the engine's shim", Hidden: true, Args: exactly(1),
+		RunE: func(*cobra.Command, []string) error {
+			return errors.New("log-sink is started by the engine's shim, with its argument alone") // Main runs it
+		},
+	}
+}
+
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version", Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			fmt.Fprintln(cmd.OutOrStdout(), "hostagent "+version())
+			return nil
+		},
+	}
+}

@@ -1,0 +1,73 @@
+// Package hostagent is the privileged part of Quittance: one process per node
+// that alone talks to the container engine. It owns the composition of its
+// internal packages into a running agent, and the verbs of its command line.
+// It must not know the controller, jobs, or what a worker computes.
+package hostagent
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
+
+	"github.com/quittance/quittance/hostagent/internal/config"
+)
+
+// Config is the agent's effective configuration.
+type Config = config.Config
+
+// ConfigKey describes one key of it.
+type ConfigKey = config.Key
+
+// ConfigSources are where a configuration comes from.
+type ConfigSources = config.Sources
+
+// DefaultConfigFile is read when no other file is named; it may be absent.
+const DefaultConfigFile = config.DefaultFile
+
+// ConfigKeys lists every key with its meaning.
+func ConfigKeys() []ConfigKey { return config.Keys() }
+
+// DefaultConfig is the configuration without file, environment and flags.
+func DefaultConfig() Config { return config.Default() }
+
+// LoadConfig puts a configuration together. It is returned even with an error,
+// which lists every problem.
+func LoadConfig(s ConfigSources) (Config, error) { return config.Load(s) }
+
+// ExampleConfig is the documented example file.
+func ExampleConfig() string { return config.Example() }
+
+// The names inside the state directory.
+const (
+	ledgerName  = "ledger"
+	hostKeyName = "host.key"
+	logsName    = "logs"
+)
+
+func ledgerDir(c Config) string   { return filepath.Join(c.StateDir, ledgerName) }
+func hostKeyFile(c Config) string { return filepath.Join(c.StateDir, hostKeyName) }
+func logsDir(c Config) string     { return filepath.Join(c.StateDir, logsName) }
+
+// NewLogger makes the agent's logger on standard error.
+func NewLogger(c Config) hclog.Logger {
+	_, err := unix.IoctlGetTermios(int(os.Stderr.Fd()), unix.TCGETS)
+	json := c.LogFormat == "json" || c.LogFormat == "auto" && err != nil
+	return hclog.New(&hclog.LoggerOptions{
+		Name: "hostagent", Level: hclog.LevelFromString(c.LogLevel), Output: os.Stderr, JSONFormat: json,
+	})
+}
+
+// checkStateDir refuses a state directory that others can enter.
+func checkStateDir(c Config) error {
+	info, err := os.Stat(c.StateDir)
+	if err != nil {
+		return fmt.Errorf("state_dir: %w: run `hostagent init`", err)
+	}
+	if !info.IsDir() || info.Mode().Perm()&0o077 != 0 {
+		return fmt.Errorf("state_dir %s must be a directory of mode 0700: chmod 0700 it", c.StateDir)
+	}
+	return nil
+}

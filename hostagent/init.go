@@ -1,0 +1,98 @@
+package hostagent
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/quittance/quittance/hostagent/internal/core"
+	"github.com/quittance/quittance/hostagent/internal/journal"
+	"github.com/quittance/quittance/hostagent/internal/ledger"
+	"github.com/quittance/quittance/hostagent/internal/process"
+	"github.com/quittance/quittance/protocol"
+	"github.com/quittance/quittance/protocol/tlog"
+)
+
+// Created says what [Init] made.
+type Created struct {
+	Generation protocol.ID
+	HostKey    string // the public key, for whoever verifies receipts
+	KeyFile    string // the private key's file, which never leaves the node
+}
+
+// Init makes a new generation: host key, ledger and genesis receipt, durable
+// when it returns. Where a ledger is, or once was, it refuses and changes
+// nothing. An Init that was cut short is completed by the next.
+func Init(c Config, version string) (Created, error) {
+	if err := makePrivateDir(c.StateDir); err != nil {
+		return Created{}, err
+	}
+	for _, name := range []string{ledgerDir(c), ledgerDir(c) + ".created"} {
+		if _, err := os.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
+			if err == nil {
+				err = ledger.ErrExists
+			}
+			return Created{}, fmt.Errorf("init: %w", err)
+		}
+	}
+	signer, err := tlog.LoadKeyFile(hostKeyFile(c))
+	if errors.Is(err, fs.ErrNotExist) {
+		signer, err = tlog.CreateKeyFile(hostKeyFile(c), protocol.NewID())
+	}
+	if err != nil {
+		return Created{}, fmt.Errorf("init: %w", err)
+	}
+	bootID, err := process.BootID()
+	if err != nil {
+		return Created{}, fmt.Errorf("init: %w", err)
+	}
+	genesis := core.Genesis(signer.Generation(), protocol.TimestampOf(time.Now()), protocol.GenesisBody{
+		HostKey: signer.PublicKey(), BootID: bootID, Versions: versions(version),
+	})
+	options := ledgerOptions(c)
+	options.Generation = signer.Generation()
+	if err := journal.Create(ledgerDir(c), options, genesis); err != nil {
+		return Created{}, fmt.Errorf("init: %w", err)
+	}
+	return Created{Generation: signer.Generation(), HostKey: signer.PublicKey(), KeyFile: hostKeyFile(c)}, nil
+}
+
+func versions(version string) protocol.Versions {
+	return protocol.Versions{Agent: version, Protocol: []int{protocol.Version}}
+}
+
+// makePrivateDir makes a directory for root alone and checks one that exists.
+func makePrivateDir(dir string) error {
+	err := os.Mkdir(dir, 0o700)
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("make %s: %w", dir, err)
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() || info.Mode().Perm()&0o077 != 0 {
+		return fmt.Errorf("%s must be a directory of mode 0700: chmod 0700 it", dir)
+	}
+	return nil
+}
+
+// bytesPerAllocation is what the ledger keeps free for each live allocation, so
+// that it can be retired, consumed and released with the disk full (I36): the
+// receipts and intents of its whole life, at their ceilings where a container
+// could provoke them.
+const bytesPerAllocation = 256 << 10
+
+func ledgerOptions(c Config) ledger.Options {
+	return ledger.Options{Reserve: c.MaxSlots * bytesPerAllocation}
+}
+
+// LedgerReport is what [CheckLedger] found.
+type LedgerReport = ledger.Report
+
+// CheckLedger verifies the ledger and changes nothing; the agent may run.
+func CheckLedger(c Config) (LedgerReport, error) {
+	return ledger.Check(ledgerDir(c), ledger.Options{})
+}

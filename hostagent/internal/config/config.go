@@ -1,0 +1,262 @@
+// Package config is the agent's configuration: its keys with their meaning,
+// defaults and bounds, and how file, environment and flags are put together.
+//
+// It owns the text of every key: the example file, the flags' help and the man
+// page are made from [Keys]. It must not know what the values are used for.
+//
+//	flags  override  QUITTANCE_… environment  overrides  file  overrides  defaults
+//
+// Reading is strict (I34): an unknown key is an error. All problems come at
+// once, each with its remedy.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pelletier/go-toml/v2"
+)
+
+// DefaultFile is read when no other file is named; it may be absent.
+const DefaultFile = "/etc/quittance/hostagent.toml"
+
+// EnvPrefix begins the environment variable of a key: max_slots is
+// QUITTANCE_MAX_SLOTS.
+const EnvPrefix = "QUITTANCE_"
+
+// maxFileBytes bounds the configuration file (I33).
+const maxFileBytes = 256 << 10
+
+// Config is the effective configuration. Each field is described by its key in
+// [Keys].
+type Config struct {
+	StateDir        string   `toml:"state_dir"`
+	Socket          string   `toml:"socket"`
+	SocketGroup     string   `toml:"socket_group"`
+	ControllerUIDs  Users    `toml:"controller_uids"`
+	OperatorUIDs    Users    `toml:"operator_uids"`
+	ProfileDir      string   `toml:"profile_dir"`
+	EngineAddress   string   `toml:"engine_address"`
+	Snapshotter     string   `toml:"snapshotter"`
+	InitPath        string   `toml:"init_path"`
+	CgroupRoot      string   `toml:"cgroup_root"`
+	MaxSlots        int64    `toml:"max_slots"`
+	MaxUnreleased   int64    `toml:"max_unreleased"`
+	MemoryBudget    Size     `toml:"memory_budget"`
+	StuckAfter      Duration `toml:"stuck_after"`
+	ExitGrace       Duration `toml:"exit_grace"`
+	EngineReadTime  Duration `toml:"engine_read_timeout"`
+	EngineMakeTime  Duration `toml:"engine_create_timeout"`
+	EngineStartTime Duration `toml:"engine_start_timeout"`
+	EngineDropTime  Duration `toml:"engine_delete_timeout"`
+	LogLevel        string   `toml:"log_level"`
+	LogFormat       string   `toml:"log_format"`
+}
+
+// Key describes one configuration key.
+type Key struct {
+	Name string
+	Doc  string // full sentences, without line breaks
+}
+
+// Keys lists every key in the order of the example file.
+func Keys() []Key {
+	return []Key{
+		{"state_dir", "Directory of the ledger, the host key and the captured output; root's alone, on a local file system that syncs honestly."},
+		{"socket", "Path of the private socket. Containers get its directory mounted, never the socket file."},
+		{"socket_group", "Group that may connect, a name or a number; empty for root only. With socket activation the socket unit decides instead."},
+		{"controller_uids", "Users that may act as controllers, by number or by name."},
+		{"operator_uids", "Users that may read, retire, drain and set the owner, by number or by name."},
+		{"profile_dir", "Directory of the profiles, one per *.toml file; read at start and at SIGHUP."},
+		{"engine_address", "Socket of containerd."},
+		{"snapshotter", "Snapshotter that containers' file systems are made with."},
+		{"init_path", "The catatonit that runs as PID 1 in containers whose profile says init = true."},
+		{"cgroup_root", "Cgroup below every hierarchy's mount that holds the workers' cgroups; under systemd that of quittance-workers.service."},
+		{"max_slots", "Allocations at once that are not consumed, 1 to 512; above it new ones are refused with capacity."},
+		{"max_unreleased", "Consumed allocations whose history is not released, 1 to 1024; above it new ones are refused with history_full."},
+		{"memory_budget", "Sum of the memory limits of all allocations that are not retired; 0B for no bound."},
+		{"stuck_after", "How long a step of stopping or removing may fail before a stuck receipt says what is seen, 1s to 24h."},
+		{"exit_grace", "How long the engine may take to report an exit that the kernel has shown, 100ms to 5m; then its code is unknown."},
+		{"engine_read_timeout", "Deadline of reading from the engine, 1s to 10m."},
+		{"engine_create_timeout", "Deadline of making a container, 1s to 10m. The longest of the engine's deadlines is also how long an unknown creation is waited for."},
+		{"engine_start_timeout", "Deadline of starting a container's process, 1s to 10m."},
+		{"engine_delete_timeout", "Deadline of each removal in the engine, 1s to 10m."},
+		{"log_level", "trace, debug, info, warn or error."},
+		{"log_format", "text, json, or auto: text on a terminal and json elsewhere."},
+	}
+}
+
+// Default is the configuration without any file, environment or flag.
+func Default() Config {
+	return Config{
+		StateDir: "/var/lib/quittance", Socket: "/run/quittance/agent.sock", SocketGroup: "",
+		ControllerUIDs: Users{}, OperatorUIDs: Users{int64(0)},
+		ProfileDir: "/etc/quittance/profiles", EngineAddress: "/run/containerd/containerd.sock", Snapshotter: "overlayfs",
+		InitPath: "/usr/bin/catatonit", CgroupRoot: "/quittance", MaxSlots: 16, MaxUnreleased: 256,
+		StuckAfter: Duration{2 * time.Minute}, ExitGrace: Duration{5 * time.Second},
+		EngineReadTime: Duration{10 * time.Second}, EngineMakeTime: Duration{time.Minute},
+		EngineStartTime: Duration{30 * time.Second}, EngineDropTime: Duration{time.Minute},
+		LogLevel: "info", LogFormat: "auto",
+	}
+}
+
+// Error lists everything that is wrong with a configuration.
+type Error struct{ Problems []string }
+
+func (e *Error) Error() string { return "configuration: " + strings.Join(e.Problems, "; ") }
+
+// Sources are where a configuration comes from.
+type Sources struct {
+	// File is the file to read. With Required a file that is absent is an error.
+	File     string
+	Required bool
+	// Environ is the environment as os.Environ gives it.
+	Environ []string
+	// Flags are the keys that were set on the command line.
+	Flags map[string]string
+}
+
+// Load puts a configuration together. It is returned even with an [*Error], so
+// that `config check` can show what it would be.
+func Load(s Sources) (Config, error) {
+	c, problems := Default(), []string(nil)
+	problems = append(problems, c.readFile(s)...)
+	known := map[string]bool{}
+	for _, k := range Keys() {
+		known[k.Name] = true
+	}
+	for _, pair := range s.Environ {
+		name, value, _ := strings.Cut(pair, "=")
+		key := strings.ToLower(strings.TrimPrefix(name, EnvPrefix))
+		if !strings.HasPrefix(name, EnvPrefix) || !known[key] || name != EnvPrefix+strings.ToUpper(key) {
+			continue // other programs of the family share the prefix
+		}
+		if err := c.set(key, value); err != nil {
+			problems = append(problems, name+" "+err.Error())
+		}
+	}
+	for _, k := range Keys() {
+		if value, ok := s.Flags[k.Name]; ok {
+			if err := c.set(k.Name, value); err != nil {
+				problems = append(problems, "--"+strings.ReplaceAll(k.Name, "_", "-")+" "+err.Error())
+			}
+		}
+	}
+	problems = append(problems, c.check()...)
+	if len(problems) > 0 {
+		return c, &Error{Problems: problems}
+	}
+	return c, nil
+}
+
+func (c *Config) readFile(s Sources) []string {
+	if s.File == "" {
+		return nil
+	}
+	info, err := os.Stat(s.File)
+	if errors.Is(err, os.ErrNotExist) && !s.Required {
+		return nil
+	}
+	if err != nil {
+		return []string{fmt.Sprintf("file %s cannot be read: %v", s.File, errors.Unwrap(err))}
+	}
+	if info.Size() > maxFileBytes {
+		return []string{fmt.Sprintf("file %s is longer than %d bytes", s.File, maxFileBytes)}
+	}
+	data, err := os.ReadFile(s.File)
+	if err != nil {
+		return []string{fmt.Sprintf("file %s cannot be read: %v", s.File, errors.Unwrap(err))}
+	}
+	decoder := toml.NewDecoder(strings.NewReader(string(data))).DisallowUnknownFields()
+	err = decoder.Decode(c)
+	if missing, ok := errors.AsType[*toml.StrictMissingError](err); ok {
+		var problems []string
+		for _, e := range missing.Errors {
+			problems = append(problems, fmt.Sprintf("%s is not a key of %s%s", strings.Join(e.Key(), "."), s.File, near(strings.Join(e.Key(), "."))))
+		}
+		return problems
+	}
+	if malformed, ok := errors.AsType[*toml.DecodeError](err); ok {
+		line, _ := malformed.Position()
+		where := fmt.Sprintf("%s line %d", s.File, line)
+		if key := strings.Join(malformed.Key(), "."); key != "" {
+			where += ", " + key
+		}
+		return []string{where + ": " + malformed.Error()}
+	}
+	if err != nil {
+		return []string{fmt.Sprintf("file %s: %v", s.File, err)}
+	}
+	return nil
+}
+
+// near suggests the key that was probably meant.
+func near(unknown string) string {
+	for _, k := range Keys() {
+		if strings.ReplaceAll(unknown, "-", "_") == k.Name || strings.Contains(k.Name, unknown) || strings.Contains(unknown, k.Name) {
+			return "; " + k.Name + " is"
+		}
+	}
+	return ""
+}
+
+// check lists what is out of bounds.
+func (c *Config) check() []string {
+	var problems []string
+	bad := func(key, reason string) { problems = append(problems, key+" "+reason) }
+	for key, path := range map[string]string{
+		"state_dir": c.StateDir, "socket": c.Socket, "profile_dir": c.ProfileDir, "engine_address": c.EngineAddress,
+		"init_path": c.InitPath, "cgroup_root": c.CgroupRoot,
+	} {
+		if !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/" {
+			bad(key, "must be an absolute path without . or .. and not / itself")
+		}
+	}
+	for key, v := range map[string]struct{ value, most int64 }{
+		"max_slots": {c.MaxSlots, 512}, "max_unreleased": {c.MaxUnreleased, 1024},
+	} {
+		if v.value < 1 || v.value > v.most {
+			bad(key, fmt.Sprintf("must be from 1 to %d", v.most))
+		}
+	}
+	for key, v := range map[string]struct{ value, least, most time.Duration }{
+		"stuck_after":           {c.StuckAfter.Duration, time.Second, 24 * time.Hour},
+		"exit_grace":            {c.ExitGrace.Duration, 100 * time.Millisecond, 5 * time.Minute},
+		"engine_read_timeout":   {c.EngineReadTime.Duration, time.Second, 10 * time.Minute},
+		"engine_create_timeout": {c.EngineMakeTime.Duration, time.Second, 10 * time.Minute},
+		"engine_start_timeout":  {c.EngineStartTime.Duration, time.Second, 10 * time.Minute},
+		"engine_delete_timeout": {c.EngineDropTime.Duration, time.Second, 10 * time.Minute},
+	} {
+		if v.value < v.least || v.value > v.most {
+			bad(key, fmt.Sprintf("must be from %s to %s", v.least, v.most))
+		}
+	}
+	if c.Snapshotter == "" {
+		bad("snapshotter", "must not be empty; overlayfs is usual")
+	}
+	for key, users := range map[string]Users{"controller_uids": c.ControllerUIDs, "operator_uids": c.OperatorUIDs} {
+		if _, err := users.Resolve(); err != nil {
+			bad(key, err.Error())
+		}
+	}
+	if _, err := c.GroupID(); err != nil {
+		bad("socket_group", err.Error())
+	}
+	switch c.LogLevel {
+	case "trace", "debug", "info", "warn", "error":
+	default:
+		bad("log_level", "must be trace, debug, info, warn or error")
+	}
+	switch c.LogFormat {
+	case "auto", "text", "json":
+	default:
+		bad("log_format", "must be auto, text or json")
+	}
+	slices.Sort(problems)
+	return problems
+}

@@ -1,0 +1,311 @@
+package hostagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/quittance/quittance/hostagent/internal/cgroup"
+	"github.com/quittance/quittance/hostagent/internal/core"
+	"github.com/quittance/quittance/hostagent/internal/engine"
+	"github.com/quittance/quittance/hostagent/internal/journal"
+	"github.com/quittance/quittance/hostagent/internal/logsink"
+	"github.com/quittance/quittance/hostagent/internal/process"
+	"github.com/quittance/quittance/hostagent/internal/serve"
+	"github.com/quittance/quittance/hostagent/internal/worker"
+	"github.com/quittance/quittance/protocol"
+	"github.com/quittance/quittance/protocol/tlog"
+	"github.com/quittance/quittance/protocol/uds"
+)
+
+// Options are what the command line adds to the configuration.
+type Options struct {
+	Version string          // of the program
+	Reload  <-chan struct{} // a value means: read the profiles again
+	Logger  hclog.Logger
+}
+
+// Times that bound the agent's own end and its notices.
+const (
+	shutdownTime    = 2 * time.Second
+	listTimeout     = 30 * time.Second
+	spaceForNewWork = bytesPerAllocation
+)
+
+// agent is a running agent's parts, in the order in which they are made; they
+// are ended in the reverse order.
+type agent struct {
+	cfg     Config
+	log     hclog.Logger
+	bootID  protocol.ID
+	groups  *cgroup.Manager
+	signer  *tlog.Signer
+	journal *journal.Journal
+	state   *core.State
+	engine  *engine.Engine
+	workers *worker.Manager
+	core    *core.Core
+	server  *uds.Server
+}
+
+// Run is the agent: it returns nil once ctx has ended and everything of it is
+// closed, the containers running on, and an error when it cannot start or its
+// ledger fails. It opens the ledger and never creates one.
+func Run(ctx context.Context, c Config, o Options) (err error) {
+	a := &agent{cfg: c, log: o.Logger}
+	defer func() { err = errors.Join(err, a.close()) }()
+	if err := a.open(ctx, o.Version); err != nil {
+		return err
+	}
+	gid, err := c.GroupID()
+	if err != nil {
+		return fmt.Errorf("socket_group: %w", err)
+	}
+	listener, err := uds.Listen(c.Socket, uds.Options{Mode: 0o660, GID: gid, Activation: true})
+	if err != nil {
+		return err
+	}
+	return a.serve(ctx, func() error { return a.server.Serve(listener) }, o)
+}
+
+// open makes every part; nothing runs yet but the engine's connection.
+func (a *agent) open(ctx context.Context, version string) error {
+	var err error
+	if err = checkStateDir(a.cfg); err != nil {
+		return err
+	}
+	if err = makePrivateDir(logsDir(a.cfg)); err != nil {
+		return err
+	}
+	if a.bootID, err = process.BootID(); err != nil {
+		return err
+	}
+	if a.groups, err = cgroup.Open(cgroup.Options{Root: a.cfg.CgroupRoot}); err != nil {
+		return err
+	}
+	if a.signer, err = tlog.LoadKeyFile(hostKeyFile(a.cfg)); err != nil {
+		return fmt.Errorf("%w: run `hostagent init`, or put back the key that it made", err)
+	}
+	options := ledgerOptions(a.cfg)
+	options.Logger = a.log.Named("ledger")
+	if a.journal, a.state, err = journal.Open(ledgerDir(a.cfg), options, a.signer); err != nil {
+		return err
+	}
+	if a.engine, err = openEngine(ctx, a.cfg, a.log); err != nil {
+		return err
+	}
+	session := core.NewSession(a.bootID, a.groups.Mode(), core.Bounds{
+		MaxSlots: int(a.cfg.MaxSlots), MaxUnreleased: int(a.cfg.MaxUnreleased), MemoryBudget: a.cfg.MemoryBudget.Bytes,
+		StuckAfterMillis: a.cfg.StuckAfter.Milliseconds(),
+	})
+	a.workers = worker.New(worker.Config{
+		Engine: a.engine, Groups: a.groups, Generation: a.state.Generation, BootID: a.bootID, LogDir: logsDir(a.cfg),
+		ExitGrace: a.cfg.ExitGrace.Duration, Post: func(e core.Event) { a.core.Post(e) }, Logger: a.log.Named("worker"),
+	})
+	a.core = core.New(core.Config{
+		State: a.state, Session: session, Journal: a.journal, Workers: a.workers, Clock: clock{}, Fed: watchdog(a.log),
+	})
+	return a.openServer(version)
+}
+
+func (a *agent) openServer(version string) error {
+	hostKey, err := tlog.ParsePublicKey(a.signer.PublicKey())
+	if err != nil {
+		return err
+	}
+	controllers, err := a.cfg.ControllerUIDs.Resolve()
+	if err != nil {
+		return fmt.Errorf("controller_uids: %w", err)
+	}
+	operators, err := a.cfg.OperatorUIDs.Resolve()
+	if err != nil {
+		return fmt.Errorf("operator_uids: %w", err)
+	}
+	a.server = uds.NewServer(serve.New(serve.Config{
+		Core: a.core, Receipts: a.journal.Receipts(), Workers: a.workers, Generation: a.state.Generation, HostKey: hostKey,
+		Versions: versions(version), ControllerUIDs: controllers, OperatorUIDs: operators, Now: clock{}.Now,
+		NoSpace: func() bool { s := a.journal.Space(); return s.Full || s.Room < spaceForNewWork },
+		Logger:  a.log.Named("serve"),
+	}), uds.Limits{ErrorLog: a.log.Named("http").StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug})})
+	return nil
+}
+
+func openEngine(ctx context.Context, c Config, log hclog.Logger) (*engine.Engine, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find this program for the log sink: %w", err)
+	}
+	return engine.Open(ctx, engine.Options{
+		Address: c.EngineAddress, Snapshotter: c.Snapshotter, InitPath: c.InitPath,
+		LogSink: engine.LogSinkCommand{Binary: self, Verb: LogSinkVerb},
+		Deadlines: engine.Deadlines{
+			Read: c.EngineReadTime.Duration, Create: c.EngineMakeTime.Duration, Start: c.EngineStartTime.Duration,
+			Delete: c.EngineDropTime.Duration,
+		},
+		Logger: log.Named("engine"),
+	})
+}
+
+// serve runs everything until ctx ends or one part fails.
+func (a *agent) serve(ctx context.Context, accept func() error, o Options) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer stop(nil)
+
+	a.sweepCaptures()
+	coreOver := make(chan struct{})
+	coreCtx, endCore := context.WithCancel(context.Background())
+	defer endCore()
+	all.Go(func() {
+		defer close(coreOver)
+		if err := a.core.Run(coreCtx, versions(o.Version)); err != nil {
+			stop(err)
+		}
+	})
+	offered := &offer{cfg: a.cfg, engine: a.engine, post: a.core.Post, log: a.log.Named("profiles"), last: map[string]string{}}
+	poke := make(chan struct{}, 1)
+	a.core.Post(core.EngineChanged{Engine: a.engine.Health()})
+	offered.read()
+	offered.check(ctx)
+	all.Go(func() { a.followEngine(ctx, poke) })
+	all.Go(func() { offered.run(ctx, o.Reload, poke) })
+	all.Go(func() {
+		if err := accept(); err != nil {
+			stop(fmt.Errorf("socket: %w", err))
+		}
+	})
+	a.log.Info("serving", "socket", a.cfg.Socket, "generation", string(a.state.Generation), "cgroup", string(a.groups.Mode()),
+		"engine", a.engine.Health().Version)
+	a.notify(daemon.SdNotifyReady + "\nSTATUS=serving " + a.cfg.Socket)
+
+	<-ctx.Done()
+	a.notify(daemon.SdNotifyStopping)
+	a.log.Info("stopping", "remark", "containers run on")
+	// Long polls end with their connections; a request that is being written to
+	// the ledger gets the time to be answered.
+	closing, cancel := context.WithTimeout(context.Background(), shutdownTime)
+	defer cancel()
+	if err := a.server.Shutdown(closing); err != nil {
+		if err := a.server.Close(); err != nil {
+			a.log.Warn("server_close_failed", "error", err)
+		}
+	}
+	endCore()
+	<-coreOver
+	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// close ends what open made, the ledger last but one: workers may still post.
+func (a *agent) close() error {
+	var err error
+	if a.workers != nil {
+		a.workers.Close()
+	}
+	if a.engine != nil {
+		err = errors.Join(err, a.engine.Close())
+	}
+	if a.journal != nil {
+		err = errors.Join(err, a.journal.Close())
+	}
+	return err
+}
+
+// followEngine passes the engine's health on, and what it holds after every
+// connection.
+func (a *agent) followEngine(ctx context.Context, poke chan<- struct{}) {
+	for hint := range a.engine.Events(ctx) {
+		switch hint.Kind {
+		case engine.HintUnavailable:
+			a.core.Post(core.EngineChanged{Engine: a.engine.Health()})
+		case engine.HintResync:
+			a.core.Post(core.EngineChanged{Engine: a.engine.Health()})
+			a.list(ctx)
+			select {
+			case poke <- struct{}{}:
+			default: // one check is enough for all
+			}
+		case engine.HintExit, engine.HintOOM:
+			// Every worker has its own witnesses; a hint adds nothing to them.
+		}
+	}
+}
+
+func (a *agent) list(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	containers, err := a.engine.List(ctx)
+	if err != nil {
+		a.log.Warn("engine_list_failed", "error", err, "remark", "listed again after the next connection")
+		return
+	}
+	listed := make([]core.Listed, len(containers))
+	for i, c := range containers {
+		listed[i] = core.Listed{ID: c.ID, Generation: c.Generation, Nonce: c.Nonce, Number: c.Number}
+	}
+	a.core.Post(core.EngineListed{Containers: listed})
+}
+
+// sweepCaptures removes captures whose allocation was released when the agent
+// ended before it could.
+func (a *agent) sweepCaptures() {
+	nonces, err := logsink.List(logsDir(a.cfg))
+	if err != nil {
+		a.log.Error("captures_unlisted", "error", err)
+		return
+	}
+	for _, nonce := range nonces {
+		if a.state.ByNonce(nonce) != nil {
+			continue
+		}
+		if _, err := logsink.Remove(logsDir(a.cfg), nonce); err != nil {
+			a.log.Error("capture_not_removed", "nonce", string(nonce), "error", err)
+		}
+	}
+}
+
+// notify tells systemd, where it listens.
+func (a *agent) notify(state string) {
+	if _, err := daemon.SdNotify(false, state); err != nil {
+		a.log.Warn("sd_notify_failed", "error", err)
+	}
+}
+
+// watchdog returns what core's loop calls at every turn: systemd's watchdog is
+// fed by that goroutine only.
+func watchdog(log hclog.Logger) func() {
+	interval, err := daemon.SdWatchdogEnabled(false)
+	if err != nil {
+		log.Warn("watchdog_unusable", "error", err)
+	}
+	if err != nil || interval == 0 {
+		return nil
+	}
+	var fed time.Time
+	return func() {
+		if now := time.Now(); now.Sub(fed) >= interval/4 {
+			fed = now
+			if _, err := daemon.SdNotify(false, daemon.SdNotifyWatchdog); err != nil {
+				log.Warn("watchdog_notify_failed", "error", err)
+			}
+		}
+	}
+}
+
+// clock reads the machine's clocks.
+type clock struct{}
+
+// Now implements core.Clock.
+func (clock) Now() core.Now {
+	return core.Now{BootMillis: process.Now().Milliseconds(), Wall: protocol.TimestampOf(time.Now())}
+}
