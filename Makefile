@@ -1,0 +1,70 @@
+# make demo and make test are all that a newcomer needs; both install what is
+# missing (Debian's packages, as root) and say so.
+
+GO ?= go
+FUZZTIME ?= 10s
+
+# Also changes what is checked where tests are spread over build tags.
+TAGS := engine,crash,e2e,failpoints
+STATICCHECK := $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
+LANES := $(GO) run ./integration/lanes
+
+.PHONY: help
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+.PHONY: build
+build: ## static binaries to build/
+	CGO_ENABLED=0 $(GO) build -trimpath -o build/ ./cmd/hostagent ./cmd/controller ./cmd/agentctl
+
+.PHONY: setup
+setup: ## install what the tests need
+	integration/setup/install.sh
+
+.PHONY: lint
+lint: ## tidy modules, vet and staticcheck, with and without build tags
+	$(GO) mod tidy -diff
+	$(GO) vet ./...
+	$(GO) vet -tags $(TAGS) ./...
+	$(STATICCHECK) ./...
+	$(STATICCHECK) -tags $(TAGS) ./...
+
+.PHONY: unit
+unit: lint ## lint, then the unit lane with the race detector
+	$(LANES) -race unit unit
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for FUZZTIME (default 10s)
+	integration/setup/fuzz.sh $(FUZZTIME)
+
+.PHONY: engine
+engine: setup ## tests on a private containerd; as root
+	$(LANES) -timeout 15m engine
+
+.PHONY: crash
+crash: setup ## processes killed and disks cut at every step; as root
+	$(LANES) -timeout 15m crash
+
+.PHONY: e2e
+e2e: setup ## whole systems of the real binaries; as root
+	$(LANES) -timeout 15m e2e
+
+.PHONY: test
+test: setup lint ## everything, with one count at the end; as root
+	$(LANES) -timeout 15m -race unit unit engine crash e2e
+
+.PHONY: lists
+lists: setup ## rewrite the lists of the tests that each lane expects
+	$(LANES) -timeout 15m -add unit engine crash e2e
+
+.PHONY: demo
+demo: ## real jobs through the whole path on this machine; as root
+	$(GO) run ./integration/demo
+
+.PHONY: packages
+packages: ## .deb and .rpm to dist/
+	packaging/build.sh
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf build dist
