@@ -1,0 +1,231 @@
+// Package lane is one independent execution slot: it takes one attempt at a
+// time through the steps of its lifecycle and nothing else until that attempt
+// holds the lane no more. It owns the order of the steps and the pace between
+// failed ones. It must not decide within a step or repeat one by itself.
+//
+//	idle ──selected──► start ──► execute ──► settle ──► retire ──► publish ──► attach ──► idle
+//	  ▲                  │          │           ▲                      │
+//	  │                  │          └──stop─────┘                      └──held──► waits for a person
+//	  │                  └──refused──► idle
+//	  └──recovered record enters at the step that its state names
+package lane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/quittance/quittance/controller/api"
+	"github.com/quittance/quittance/controller/internal/attempt"
+	"github.com/quittance/quittance/controller/internal/executor"
+	"github.com/quittance/quittance/controller/internal/journal"
+	"github.com/quittance/quittance/controller/internal/observer"
+	"github.com/quittance/quittance/controller/internal/offering"
+	"github.com/quittance/quittance/controller/internal/publisher"
+	"github.com/quittance/quittance/controller/internal/recovery"
+	"github.com/quittance/quittance/controller/internal/retirement"
+	"github.com/quittance/quittance/controller/internal/retry"
+	"github.com/quittance/quittance/controller/internal/starter"
+	"github.com/quittance/quittance/controller/internal/store"
+	"github.com/quittance/quittance/protocol"
+)
+
+// Selection is a job that admission chose for a lane.
+type Selection struct {
+	Job      api.FeedJob
+	Offering *offering.Offering
+	Profile  protocol.ProfileInfo
+	Agent    string // version of the host's agent
+	// Release tells admission that the job is this lane's no more.
+	Release func()
+}
+
+// Admission gives a lane its next job.
+type Admission interface {
+	// Next waits until a job may be started in the lane, or ctx ends.
+	Next(ctx context.Context, lane int) (Selection, error)
+}
+
+// Offerings finds the offering of a recovered attempt.
+type Offerings interface {
+	Offering(kind string) (*offering.Offering, bool)
+}
+
+// Contexts are the ends of a lane's work, in the order in which they come.
+type Contexts struct {
+	Take  context.Context // ends: nothing new is taken
+	Work  context.Context // ends: a running attempt is stopped
+	Final context.Context // ends: what is not settled stays as its record says
+}
+
+// Lane is one lane.
+type Lane struct {
+	Number    int
+	Admission Admission
+	Offerings Offerings
+	Starter   *starter.Starter
+	Executor  executor.Config
+	Publisher *publisher.Publisher
+	Recovery  *recovery.Recovery
+	Host      retirement.Host
+	Observed  observer.API
+	Interval  time.Duration // of observations
+	Gap       time.Duration // observation gap
+	Pace      retry.Policy  // pauses between failed steps; its window is not used
+	Store     interface {
+		Get(key string) (store.Entry, bool)
+	}
+	Log hclog.Logger
+}
+
+// Run finishes the recovered attempts, then takes jobs until c.Take ends. It
+// returns nil once nothing of the lane is in flight, or the failure of the
+// store, after which nothing more may be assumed.
+func (l *Lane) Run(c Contexts, recovered []*journal.Attempt) error {
+	for _, j := range recovered {
+		if err := l.finish(c, j, recovery.Case{}); err != nil {
+			return ended(c, err)
+		}
+	}
+	for c.Take.Err() == nil {
+		selection, err := l.Admission.Next(c.Take, l.Number)
+		if err != nil {
+			return ended(c, err)
+		}
+		err = l.attempt(c, selection)
+		selection.Release()
+		if err != nil {
+			return ended(c, err)
+		}
+	}
+	return nil
+}
+
+// ended drops errors that only say that a context has ended.
+func ended(c Contexts, err error) error {
+	if _, failed := errors.AsType[*store.FailedError](err); failed {
+		return err
+	}
+	if c.Take.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func (l *Lane) attempt(c Contexts, s Selection) error {
+	j, err := l.Starter.Begin(c.Work, l.Number, s.Job)
+	if err != nil {
+		return fmt.Errorf("lane %d: %w", l.Number, err)
+	}
+	l.Log.Info("attempt begun", "lane", l.Number, "attempt", j.Key(), "job", s.Job.Job, "kind", s.Job.Kind)
+	for err := l.Starter.Send(c.Work, j); err != nil; err = l.Starter.Send(c.Work, j) {
+		if fatal := l.pause(c, j, "start", 1, err); fatal != nil {
+			j.Close()
+			return fatal
+		}
+	}
+	known := recovery.Case{Agent: s.Agent, Adapter: s.Offering.Adapter}
+	if _, ok := j.Record().(attempt.Acknowledged); !ok {
+		return l.finish(c, j, known)
+	}
+	o := observer.Start(c.Work, l.Observed, observer.Options{
+		Reference: j.Reference(), Interval: l.Interval, Gap: l.Gap,
+		Allowed: func(state api.JobState) bool { return s.Offering.MayGoOn(offering.JobState(state)) },
+	})
+	result, err := executor.Run(l.Executor, executor.Job{Journal: j, Observer: o, Offering: s.Offering, Profile: s.Profile, Agent: s.Agent})
+	o.Close()
+	if err != nil {
+		// The record says what is durable; the same code as after a restart
+		// settles it from there.
+		l.Log.Error("attempt's run ended by its record", "attempt", j.Key(), "error", err)
+	}
+	known.Stop, known.Candidate, known.Facts = result.Stop, result.Candidate, result.Facts
+	if known.Stop != nil {
+		l.Log.Warn("attempt stops", "attempt", j.Key(), "reason", known.Stop.Reason, "error", known.Stop)
+	} else if err != nil {
+		known.Stop = &observer.Stop{Reason: observer.Interrupted, Cause: err}
+	}
+	err = l.finish(c, j, known)
+	if discardErr := result.Discard(); discardErr != nil {
+		l.Log.Warn("an attempt's private files were not removed", "attempt", j.Key(), "error", discardErr)
+	}
+	return err
+}
+
+// finish drives the record from whatever state it is in until it holds the
+// lane no more. It is the one path of steady state and of recovery (I15).
+func (l *Lane) finish(c Contexts, j *journal.Attempt, known recovery.Case) error {
+	defer j.Close()
+	if o, ok := l.Offerings.Offering(attempt.OriginOf(j.Record()).Kind); ok {
+		known.Adapter, known.Hold = o.Adapter, o.OnRestart == offering.RestartHold
+	}
+	for failed := 1; ; failed++ {
+		step, err := l.step(c.Final, j, known)
+		if err == nil && step == "" {
+			return nil
+		}
+		if err == nil {
+			failed = 0
+			continue
+		}
+		if fatal := l.pause(c, j, step, failed, err); fatal != nil {
+			return fatal
+		}
+	}
+}
+
+// errHeld: a person must look at the record.
+var errHeld = errors.New("somebody else acted under this attempt's identity: look at it, then agentctl attempts resolve")
+
+// step does the one thing that the record's state calls for; "" when nothing
+// is left.
+func (l *Lane) step(ctx context.Context, j *journal.Attempt, known recovery.Case) (string, error) {
+	record := j.Record()
+	switch record.(type) {
+	case attempt.StartPending:
+		return "start", l.Starter.Send(ctx, j)
+	case attempt.Acknowledged:
+		return "settle", l.Recovery.Settle(ctx, j, known)
+	}
+	if !attempt.HostSettled(record) {
+		_, err := retirement.Run(ctx, l.Host, j, "the outcome is chosen", l.Log)
+		return "retire", err
+	}
+	if record.State() == attempt.StateTerminalPending {
+		return "publish", l.Publisher.Publish(ctx, j)
+	}
+	if len(attempt.ExecutionsOf(record)) > 0 && attempt.AnswerOf(record) == nil {
+		return "attach", l.Publisher.Attach(ctx, j)
+	}
+	if entry, ok := l.Store.Get(j.Key()); ok && attempt.HoldsLane(entry.Record) {
+		return "hold", errHeld
+	}
+	return "", nil
+}
+
+// pause waits before a failed step is taken up again. It returns an error when
+// the lane must end: the store has failed, or what is not settled stays.
+func (l *Lane) pause(c Contexts, j *journal.Attempt, step string, failed int, err error) error {
+	if _, fatal := errors.AsType[*store.FailedError](err); fatal {
+		return err
+	}
+	if _, fatal := errors.AsType[*attempt.TransitionError](err); fatal {
+		return err // a fault of our own program
+	}
+	wait := l.Pace.Ceiling(failed)
+	if c.Final.Err() == nil {
+		l.Log.Warn("lane is held", "lane", l.Number, "attempt", j.Key(), "state", j.Record().State(), "step", step, "wait", wait, "error", err)
+	}
+	if step == "start" && c.Work.Err() != nil {
+		return errors.Join(context.Cause(c.Work), err) // nothing runs; a restart replays START
+	}
+	select {
+	case <-c.Final.Done():
+		return errors.Join(context.Cause(c.Final), err)
+	case <-time.After(wait):
+		return nil
+	}
+}

@@ -1,0 +1,222 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/quittance/quittance/controller/api"
+	"github.com/quittance/quittance/controller/internal/attempt"
+	"github.com/quittance/quittance/controller/internal/lane"
+	"github.com/quittance/quittance/controller/internal/provider"
+	"github.com/quittance/quittance/controller/internal/store"
+	"github.com/quittance/quittance/protocol"
+)
+
+// blocked says why nothing is admitted now. Person tells that somebody has to
+// look; such a reason is named before others.
+type blocked struct {
+	reason string
+	person bool
+	cause  error
+}
+
+func (b *blocked) Error() string {
+	if b.cause != nil {
+		return b.reason + ": " + b.cause.Error()
+	}
+	return b.reason
+}
+
+func (b *blocked) Unwrap() error { return b.cause }
+
+// Next implements [lane.Admission]: whole cycles, each restarted from its
+// beginning after any failure.
+func (s *Service) Next(ctx context.Context, number int) (lane.Selection, error) {
+	for {
+		selection, err := s.admit(ctx, number)
+		if err == nil && selection.Offering != nil {
+			s.report("")
+			return selection, nil
+		}
+		if ctx.Err() != nil {
+			return lane.Selection{}, context.Cause(ctx)
+		}
+		if _, failed := errors.AsType[*store.FailedError](err); failed {
+			return lane.Selection{}, err
+		}
+		if err != nil {
+			s.report(err.Error())
+		} else {
+			s.report("")
+		}
+		select {
+		case <-ctx.Done():
+			return lane.Selection{}, context.Cause(ctx)
+		case <-time.After(s.Poll):
+		}
+	}
+}
+
+// report logs why nothing is admitted, once per change.
+func (s *Service) report(reason string) {
+	s.mu.Lock()
+	changed := s.reason != reason
+	s.reason = reason
+	s.mu.Unlock()
+	switch {
+	case changed && reason != "":
+		s.Log.Warn("nothing is admitted", "reason", reason)
+	case changed:
+		s.Log.Info("admission is open")
+	}
+}
+
+// admit goes through one cycle. A zero selection without an error means that
+// there is no job.
+func (s *Service) admit(ctx context.Context, number int) (lane.Selection, error) {
+	select {
+	case s.cycle <- struct{}{}:
+	case <-ctx.Done():
+		return lane.Selection{}, context.Cause(ctx)
+	}
+	defer func() { <-s.cycle }()
+
+	if err := s.maintain(ctx); err != nil {
+		return lane.Selection{}, err
+	}
+	if err := s.local(number); err != nil {
+		return lane.Selection{}, err
+	}
+	s.mu.Lock()
+	announced, lease := s.announced != nil, s.lease()
+	s.mu.Unlock()
+	if !announced {
+		return lane.Selection{}, &blocked{reason: "no hello was acknowledged yet"}
+	}
+	current, profiles, err := s.readHost(ctx)
+	if err != nil {
+		return lane.Selection{}, &blocked{reason: "the host cannot be reached", cause: err}
+	}
+	if err := room(current); err != nil {
+		return lane.Selection{}, err
+	}
+	if err := s.inventory(ctx); err != nil {
+		return lane.Selection{}, err
+	}
+	return s.discover(ctx, current, profiles, lease)
+}
+
+// local checks what needs no network: the lane's own records and the store.
+func (s *Service) local(number int) error {
+	for _, e := range s.Store.Active() {
+		at := attempt.OriginOf(e.Record).Lane
+		if at >= s.Lanes {
+			at = 0
+		}
+		if at == number && attempt.HoldsLane(e.Record) {
+			return &blocked{reason: fmt.Sprintf("lane %d is held by attempt %s in state %s", number, e.Key, e.Record.State()), person: true}
+		}
+	}
+	if err := s.Store.Admit(); err != nil {
+		if _, failed := errors.AsType[*store.FailedError](err); failed {
+			return err
+		}
+		return &blocked{reason: "the attempt store takes no new record", cause: err}
+	}
+	return nil
+}
+
+func room(h protocol.Host) error {
+	switch {
+	case h.Draining:
+		return &blocked{reason: "the host is draining"}
+	case !h.Engine.Available:
+		return &blocked{reason: "the host's engine is unavailable"}
+	case h.Slots.Used >= h.Slots.Max:
+		return &blocked{reason: "the host has no free slot"}
+	case h.Slots.Unreleased >= h.Slots.MaxUnreleased:
+		return &blocked{reason: "the host keeps as much unreleased history as it may"}
+	}
+	return nil
+}
+
+// pageLimit bounds one page and pages the number of pages of one walk.
+const (
+	pageLimit = 100
+	pages     = 100
+)
+
+// inventory reads this provider's attempts in progress completely. One that the
+// store does not know holds every lane.
+func (s *Service) inventory(ctx context.Context) error {
+	cursor := ""
+	for range pages {
+		page, err := s.API.Inventory(ctx, pageLimit, cursor)
+		if err != nil {
+			return &blocked{reason: "the inventory cannot be read", cause: err}
+		}
+		for _, a := range page.Attempts {
+			if !s.Store.Knows(a.Key) {
+				return &blocked{
+					reason: fmt.Sprintf("the service shows attempt %s of this provider in progress, which the attempt store does not know; was the store replaced? hand the identity over, or restore the store", a.Attempt),
+					person: true,
+				}
+			}
+		}
+		if page.NextCursor == nil {
+			return nil
+		}
+		cursor = *page.NextCursor
+	}
+	return &blocked{reason: "the inventory has no end"}
+}
+
+// discover selects the oldest open job of the kinds that can be served now.
+func (s *Service) discover(ctx context.Context, current protocol.Host, profiles map[string]protocol.ProfileInfo, lease time.Duration) (lane.Selection, error) {
+	var best lane.Selection
+	for i := range s.Offerings {
+		o := &s.Offerings[i]
+		profile, known := profiles[o.Profile]
+		if s.unavailable(o, profile, known, nil, lease) != "" {
+			continue
+		}
+		page, err := s.API.Feed(ctx, provider.FeedQuery{Kind: o.Kind, Limit: api.DefaultPageItems})
+		if err != nil {
+			return lane.Selection{}, &blocked{reason: "open jobs cannot be read", cause: err}
+		}
+		for _, job := range page.Jobs {
+			if s.isTaken(job.Job) {
+				continue
+			}
+			if best.Offering == nil || job.Created < best.Job.Created {
+				best = lane.Selection{Job: job, Offering: o, Profile: profile, Agent: current.Versions.Agent}
+			}
+			break // a page is in the service's order: its first is the kind's next
+		}
+	}
+	if best.Offering != nil {
+		s.take(&best)
+	}
+	return best, nil
+}
+
+func (s *Service) isTaken(job string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.taken[job] > 0
+}
+
+func (s *Service) take(selection *lane.Selection) {
+	job := selection.Job.Job
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.taken[job]++
+	selection.Release = func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.taken, job)
+		s.batchDue = true
+	}
+}

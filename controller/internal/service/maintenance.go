@@ -1,0 +1,193 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/quittance/quittance/controller/internal/attempt"
+	"github.com/quittance/quittance/controller/internal/failpoint"
+	"github.com/quittance/quittance/controller/internal/host"
+	"github.com/quittance/quittance/controller/internal/store"
+	"github.com/quittance/quittance/protocol"
+)
+
+// batchEvery bounds the time between two maintenance batches.
+const batchEvery = time.Minute
+
+// maintain is the owned batch of the clean point before an admission: archive,
+// reconcile, witness, release, trim, in this order. It runs when an attempt
+// ended, at the start, and once a minute. A host that cannot be reached does
+// not block it for ever: the batch stays due.
+func (s *Service) maintain(ctx context.Context) error {
+	s.mu.Lock()
+	due := s.batchDue || time.Since(s.batchAt) > batchEvery
+	s.mu.Unlock()
+	if !due {
+		return nil
+	}
+	// A batch that has begun is finished: shutdown waits for it.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchEvery)
+	defer cancel()
+	if err := s.archive(ctx); err != nil {
+		return err
+	}
+	failpoint.Hit("maintenance.archived")
+	if err := s.release(ctx); err != nil {
+		return &blocked{reason: "host history cannot be released", cause: err}
+	}
+	failpoint.Hit("maintenance.released")
+	if _, err := s.Store.Trim(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.batchDue, s.batchAt = false, time.Now()
+	s.mu.Unlock()
+	return nil
+}
+
+func (s *Service) archive(ctx context.Context) error {
+	for _, e := range s.Store.Active() {
+		if !attempt.Archivable(e.Record) {
+			continue
+		}
+		switch _, err := s.Store.Archive(ctx, e.Key); {
+		case errors.Is(err, store.ErrHistory):
+			if _, err := s.Store.Trim(ctx); err != nil {
+				return err
+			}
+			if _, err := s.Store.Archive(ctx, e.Key); err != nil {
+				return err
+			}
+		case err != nil:
+			return err
+		}
+		s.Log.Info("attempt archived", "attempt", e.Key, "state", e.Record.State())
+	}
+	return nil
+}
+
+// release reconciles this owner's allocations and moves the released frontier
+// as far as I32 allows. Where it cannot move and nothing carried became
+// releasable, nothing is sent.
+func (s *Service) release(ctx context.Context) error {
+	current, err := s.Host.Sync(ctx)
+	if err != nil {
+		return err
+	}
+	mine, err := s.Host.Mine(ctx)
+	if err != nil {
+		return err
+	}
+	active := s.Store.Active() // after the list: an intent is durable before its number is sent
+	if err := s.reconcile(ctx, current.Generation, mine, active); err != nil {
+		return err
+	}
+	if mine, err = s.Host.Mine(ctx); err != nil {
+		return err
+	}
+	plan := frontier(current, mine, active)
+	if !plan.send {
+		return nil
+	}
+	if err := s.Host.PresentWitness(ctx); err != nil {
+		return err
+	}
+	answer, err := s.Host.Release(ctx, plan.frontier, plan.except)
+	if err != nil {
+		return err
+	}
+	s.Log.Info("host history released", "frontier", answer.Frontier, "carried", answer.Carried)
+	return nil
+}
+
+// reconcile retires and consumes what no attempt needs any more: allocations of
+// records that are gone or have settled them, a stuck one that came loose
+// included.
+func (s *Service) reconcile(ctx context.Context, generation protocol.ID, mine []protocol.Allocation, active []store.Entry) error {
+	records := map[string]attempt.Record{}
+	for _, e := range active {
+		records[e.Key] = e.Record
+	}
+	for _, a := range mine {
+		record, known := records[a.Purpose]
+		if host.Reached(a, protocol.StateConsumed) || known && needs(record, generation, a.Number) {
+			continue
+		}
+		if !host.Reached(a, protocol.StateRetired) {
+			if a.Stuck == nil {
+				s.Log.Warn("allocation without an attempt is retired", "allocation", a.Number, "purpose", a.Purpose)
+			}
+			if err := s.Host.Retire(ctx, generation, a.Number, a.Purpose, "no attempt needs it"); err != nil {
+				return err
+			}
+			continue
+		}
+		if _, err := s.Host.Consume(ctx, a); err != nil {
+			return err
+		}
+		if known {
+			event := attempt.Settled{Generation: generation, Number: a.Number, Settlement: attempt.SettlementConsumed}
+			if _, err := s.Store.Update(ctx, a.Purpose, event); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// needs reports whether a record still settles the allocation itself.
+func needs(record attempt.Record, generation protocol.ID, n protocol.Number) bool {
+	for _, e := range attempt.ExecutionsOf(record) {
+		if e.Generation == generation && e.Number == n {
+			return !e.Settlement.Settled()
+		}
+	}
+	// An acknowledged attempt may have just proposed the number.
+	return record.State() == attempt.StateAcknowledged
+}
+
+// plan is what a release would ask for.
+type plan struct {
+	frontier protocol.Number
+	except   []protocol.Number
+	send     bool
+}
+
+// frontier is pure: the rule of I32 over the host's state, this owner's
+// allocations and the active records.
+func frontier(current protocol.Host, mine []protocol.Allocation, active []store.Entry) plan {
+	top := current.Frontiers.Accepted
+	for _, e := range active {
+		if attempt.PermitsRelease(e.Record) {
+			continue
+		}
+		for _, x := range attempt.ExecutionsOf(e.Record) {
+			if x.Generation == current.Generation {
+				top = min(top, x.Number-1)
+			}
+		}
+	}
+	for _, a := range mine {
+		if a.Number > current.Frontiers.Released && !host.Reached(a, protocol.StateConsumed) && a.Stuck == nil {
+			top = min(top, a.Number-1)
+		}
+	}
+	p := plan{frontier: max(top, current.Frontiers.Released)}
+	loose := false
+	for _, a := range mine {
+		switch {
+		case a.Number > p.frontier:
+		case !host.Reached(a, protocol.StateConsumed) && a.Stuck == nil:
+			return plan{} // carried, came loose, and is on its way to be consumed
+		case !host.Reached(a, protocol.StateConsumed):
+			p.except = append(p.except, a.Number)
+		case a.Number <= current.Frontiers.Released:
+			loose = true // carried, and consumed since
+		}
+	}
+	slices.Sort(p.except)
+	p.send = p.frontier > current.Frontiers.Released || loose && p.frontier > 0
+	return p
+}
