@@ -137,8 +137,6 @@ func cause(job api.Job) string {
 		return "kernel OOM"
 	case job.Failure != nil:
 		return string(job.Failure.Code)
-	case job.State.Terminal():
-		return string(job.State)
 	}
 	return ""
 }
