@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"net"
 	"net/url"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -27,10 +26,10 @@ const DefaultPath = "/etc/quittance/controller.toml"
 
 // Config is the file's form with defaults applied. Every leaf can also be set
 // by the environment variable and by the flag that its path names:
-// service.listen is QUITTANCE_SERVICE_LISTEN and --service-listen.
+// service.listen is QUITTANCE_SERVICE_LISTEN and --service-listen. The doc tag
+// is what the example file, the flags' help and the man page say of the key.
 type Config struct {
-	StateDir   string `toml:"state_dir"`
-	RuntimeDir string `toml:"runtime_dir"`
+	StateDir string `toml:"state_dir" doc:"directory of everything that lasts: attempt records, provider key, inputs in use and, with SQLite, jobs"`
 
 	Log      Log      `toml:"log"`
 	Service  Service  `toml:"service"`
@@ -42,56 +41,59 @@ type Config struct {
 
 // Log says how the journal is written.
 type Log struct {
-	Level string `toml:"level"` // trace, debug, info, warn, error
-	JSON  bool   `toml:"json"`
+	Level string `toml:"level" doc:"trace, debug, info, warn or error"`
+	JSON  bool   `toml:"json" doc:"one JSON object per line instead of text"`
 }
 
 // Service is the job service, used by serve and api.
 type Service struct {
-	Listen       string            `toml:"listen"`
-	PublicOrigin string            `toml:"public_origin"`
-	TLSCert      string            `toml:"tls_cert"`
-	TLSKey       string            `toml:"tls_key"`
-	Database     string            `toml:"database"`
-	DataDir      string            `toml:"data_dir"`
-	Topology     string            `toml:"topology"`
-	Lease        tomlfile.Duration `toml:"attempt_lease"`
+	Listen       string            `toml:"listen" doc:"address of the job service; without TLS a loopback address"`
+	PublicOrigin string            `toml:"public_origin" doc:"scheme and host under which clients reach the service when it is behind a proxy; empty: the listen address"`
+	TLSCert      string            `toml:"tls_cert" doc:"certificate file in PEM, read again when it changes; empty: plain HTTP"`
+	TLSKey       string            `toml:"tls_key" doc:"key file of tls_cert"`
+	Database     string            `toml:"database" doc:"empty: SQLite in data_dir; or postgres://user:password@host/name"`
+	DataDir      string            `toml:"data_dir" doc:"database, uploads and results; empty: jobs below state_dir"`
+	Topology     string            `toml:"topology" doc:"name of this environment, sent with every answer so that a client pointed at another one stops"`
+	Lease        tomlfile.Duration `toml:"attempt_lease" doc:"how long an attempt lives without a heartbeat"`
 }
 
 // Provider is how the lanes present themselves to a job service.
 type Provider struct {
-	API        string `toml:"api"`
-	ID         string `toml:"id"`
-	Consumer   string `toml:"consumer"`
-	Generation string `toml:"generation"`
-	KeyFile    string `toml:"key_file"`
+	API        string `toml:"api" doc:"origin of the job service; used by work (serve talks to itself)"`
+	Topology   string `toml:"topology" doc:"topology that every answer of the job service must name; used by work"`
+	ID         string `toml:"id" doc:"identity of this node at the job service; each node has its own"`
+	Consumer   string `toml:"consumer" doc:"name of this installation of the controller; part of the attempt store's scope"`
+	Generation string `toml:"generation" doc:"part of the attempt store's scope, changed by hand only, together with controller store rotate"`
+	KeyFile    string `toml:"key_file" doc:"signing key, made at the first start; empty: provider.key below state_dir"`
 }
 
 // Host is the private socket of the node's agent.
 type Host struct {
-	Socket string `toml:"socket"`
+	Socket string `toml:"socket" doc:"path of the host agent's socket; a controller in a container gets its directory mounted"`
 }
 
 // Lanes bounds the work of this process.
 type Lanes struct {
-	Count          int               `toml:"count"`
-	OfferingsDir   string            `toml:"offerings_dir"`
-	MaxActive      int               `toml:"max_active"`
-	History        int               `toml:"history"`
-	DiskReserve    tomlfile.Size     `toml:"disk_reserve"`
-	StopTimeout    tomlfile.Duration `toml:"stop_timeout"`
-	ObservationGap tomlfile.Duration `toml:"observation_gap"`
-	Heartbeat      tomlfile.Duration `toml:"heartbeat"`
-	Poll           tomlfile.Duration `toml:"poll"`
-	ClockMargin    tomlfile.Duration `toml:"clock_margin"`
+	Count          int               `toml:"count" doc:"attempts that may run at once, from 1 to 64"`
+	OfferingsDir   string            `toml:"offerings_dir" doc:"directory of offerings, one *.toml each"`
+	MaxActive      int               `toml:"max_active" doc:"attempt records that are not archived, at most 1024"`
+	History        int               `toml:"history" doc:"archived attempt records that are kept; required"`
+	DiskReserve    tomlfile.Size     `toml:"disk_reserve" doc:"space of state_dir's file system that no new attempt may use"`
+	StopTimeout    tomlfile.Duration `toml:"stop_timeout" doc:"how long running attempts may go on after a stop was asked"`
+	ObservationGap tomlfile.Duration `toml:"observation_gap" doc:"how long an attempt may run while the job service cannot be observed; with the profile's lease, stop grace and clock_margin it must stay below the attempt lease"`
+	Heartbeat      tomlfile.Duration `toml:"heartbeat" doc:"pause between two observations of an attempt"`
+	Poll           tomlfile.Duration `toml:"poll" doc:"pause between two looks for a job"`
+	ClockMargin    tomlfile.Duration `toml:"clock_margin" doc:"what is added to a worker's latest end before it is compared with the attempt lease"`
+	Exchange       tomlfile.Duration `toml:"exchange" doc:"deadline of one exchange with the job service, from connect to the last byte"`
+	Transfer       tomlfile.Duration `toml:"transfer" doc:"deadline of one upload's transfer"`
 }
 
 // Retry is the repetition policy of START, COMPLETE and FAIL.
 type Retry struct {
-	StartWindow    tomlfile.Duration `toml:"start_window"`
-	TerminalWindow tomlfile.Duration `toml:"terminal_window"`
-	BackoffMin     tomlfile.Duration `toml:"backoff_min"`
-	BackoffMax     tomlfile.Duration `toml:"backoff_max"`
+	StartWindow    tomlfile.Duration `toml:"start_window" doc:"how long one START is repeated before the lane reports that it is held"`
+	TerminalWindow tomlfile.Duration `toml:"terminal_window" doc:"the same for COMPLETE and FAIL"`
+	BackoffMin     tomlfile.Duration `toml:"backoff_min" doc:"ceiling of the first pause between repetitions; it doubles each time"`
+	BackoffMax     tomlfile.Duration `toml:"backoff_max" doc:"ceiling of every pause"`
 }
 
 // Mode is what the process does.
@@ -114,13 +116,12 @@ func (m Mode) HasLanes() bool { return m == Serve || m == Work }
 // how much is kept is the operator's choice.
 func Default() Config {
 	return Config{
-		StateDir:   "/var/lib/quittance-controller",
-		RuntimeDir: "/run/quittance-controller",
-		Log:        Log{Level: "info"},
+		StateDir: "/var/lib/quittance-controller",
+		Log:      Log{Level: "info"},
 		Service: Service{
 			Listen: "127.0.0.1:8470", Topology: "default", Lease: tomlfile.Duration{Duration: 10 * time.Minute},
 		},
-		Provider: Provider{ID: "node", Consumer: "default", Generation: "1"},
+		Provider: Provider{Topology: "default", ID: "node", Consumer: "default", Generation: "1"},
 		Host:     Host{Socket: "/run/quittance/agent.sock"},
 		Lanes: Lanes{
 			Count: 1, OfferingsDir: "/etc/quittance/offerings", MaxActive: 16, DiskReserve: tomlfile.Size{Bytes: 64 << 20},
@@ -129,6 +130,8 @@ func Default() Config {
 			Heartbeat:      tomlfile.Duration{Duration: 10 * time.Second},
 			Poll:           tomlfile.Duration{Duration: time.Second},
 			ClockMargin:    tomlfile.Duration{Duration: 30 * time.Second},
+			Exchange:       tomlfile.Duration{Duration: 30 * time.Second},
+			Transfer:       tomlfile.Duration{Duration: 5 * time.Minute},
 		},
 		Retry: Retry{
 			StartWindow:    tomlfile.Duration{Duration: 10 * time.Minute},
@@ -229,7 +232,7 @@ func (c *Config) checkLanes(mode Mode, refuse func(key, format string, args ...a
 		refuse("provider.api", "is required for work: the job service's origin, such as \"https://jobs.example.org\" (--api)")
 	}
 	for _, f := range []struct{ key, value string }{
-		{"provider.id", c.Provider.ID}, {"provider.consumer", c.Provider.Consumer}, {"provider.generation", c.Provider.Generation},
+		{"provider.topology", c.Provider.Topology}, {"provider.id", c.Provider.ID}, {"provider.consumer", c.Provider.Consumer}, {"provider.generation", c.Provider.Generation},
 	} {
 		if !nameForm.MatchString(f.value) {
 			refuse(f.key, "must be 1 to 64 characters of A-Z a-z 0-9 . _ -")
@@ -245,8 +248,14 @@ func (c *Config) checkLanes(mode Mode, refuse func(key, format string, args ...a
 	if l.History < 1 || l.History > 100_000 {
 		refuse("lanes.history", "is required: how many archived attempts are kept, from 1 to 100000; 64 is usual")
 	}
-	if l.MaxActive < l.Count {
-		refuse("lanes.max_active", "must be at least lanes.count")
+	if l.MaxActive < l.Count || l.MaxActive > 1024 {
+		refuse("lanes.max_active", "must be at least lanes.count and at most 1024")
+	}
+	if l.Exchange.Duration < time.Second || l.Exchange.Duration > l.ObservationGap.Duration {
+		refuse("lanes.exchange", "must be at least 1s and at most lanes.observation_gap")
+	}
+	if l.Transfer.Duration < time.Second {
+		refuse("lanes.transfer", "must be at least 1s")
 	}
 	if l.ObservationGap.Duration < time.Second {
 		refuse("lanes.observation_gap", "must be at least 1s")
@@ -321,12 +330,4 @@ func (c Config) String() string {
 		return "the configuration cannot be printed: " + err.Error()
 	}
 	return string(text)
-}
-
-// Exists reports a path that is missing, with the remedy, or nil.
-func Exists(key, path, remedy string) error {
-	if _, err := os.Stat(path); err != nil {
-		return fmt.Errorf("%s: %w; %s", key, err, remedy)
-	}
-	return nil
 }

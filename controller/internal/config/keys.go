@@ -12,7 +12,9 @@ import (
 // Key is one leaf of the configuration.
 type Key struct {
 	// Path is the key as the file has it, parts joined by dots.
-	Path  string
+	Path string
+	// Doc says what the key means, in one line.
+	Doc   string
 	index []int
 }
 
@@ -37,9 +39,77 @@ func keysBelow(t reflect.Type, prefix string, index []int) []Key {
 			keys = append(keys, keysBelow(f.Type, path+".", at)...)
 			continue
 		}
-		keys = append(keys, Key{Path: path, index: at})
+		keys = append(keys, Key{Path: path, Doc: f.Tag.Get("doc"), index: at})
 	}
 	return keys
+}
+
+// Default is the value of an empty file, as the file would have it.
+func (k Key) Default() string {
+	c := Default()
+	return k.text(&c)
+}
+
+// text is the key's value in TOML.
+func (k Key) text(c *Config) string {
+	switch v := reflect.ValueOf(c).Elem().FieldByIndex(k.index).Interface().(type) {
+	case encoding.TextMarshaler:
+		text, err := v.MarshalText()
+		if err != nil {
+			panic(fmt.Sprintf("config: default of %s: %v", k.Path, err))
+		}
+		return strconv.Quote(string(text))
+	case string:
+		return strconv.Quote(v)
+	case int:
+		return strconv.Itoa(v)
+	case bool:
+		return strconv.FormatBool(v)
+	}
+	panic(fmt.Sprintf("config: key %s has a type without a text form", k.Path))
+}
+
+// sections are what the example file says above each table.
+var sections = map[string]string{
+	"":         "The controller's configuration. Flags override environment variables, which\noverride this file: service.listen is also QUITTANCE_SERVICE_LISTEN and\n--service-listen. `controller config check` prints what is in force.",
+	"log":      "The journal, on standard error.",
+	"service":  "The job service: serve and api.",
+	"provider": "The lanes' identity at a job service: serve and work.",
+	"host":     "The host agent of this node.",
+	"lanes":    "Execution of attempts: serve and work.",
+	"retry":    "Repetition of requests whose answer was lost.",
+}
+
+// exampleHistory is the example's value of the one key without a default.
+const exampleHistory = 64
+
+// Example is the documented example file: every key with its meaning and its
+// default.
+func Example() string {
+	c := Default()
+	c.Lanes.History = exampleHistory
+	var b strings.Builder
+	table := "none"
+	for _, key := range Keys() {
+		t, leaf, nested := strings.Cut(key.Path, ".")
+		if !nested {
+			t, leaf = "", key.Path
+		}
+		if t != table {
+			if table != "none" {
+				b.WriteString("\n")
+			}
+			for line := range strings.SplitSeq(sections[t], "\n") {
+				b.WriteString("# " + line + "\n")
+			}
+			if t != "" {
+				b.WriteString("[" + t + "]\n")
+			}
+			table = t
+		}
+		b.WriteString("\n# " + key.Doc + "\n" + leaf + " = " + key.text(&c) + "\n")
+	}
+	return b.String()
 }
 
 // set parses value as the key's type. The error never shows the value.
