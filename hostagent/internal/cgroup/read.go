@@ -74,14 +74,19 @@ func (g *Group) readV1() (Reading, error) {
 	r := Reading{Source: protocol.CountersFromV1}
 	var failures int64
 	for _, dir := range []string{parent, leaf} {
-		for _, name := range []string{"memory.failcnt", "memory.memsw.failcnt"} {
-			n, err := readOptional(filepath.Join(dir, name))
+		for _, prefix := range []string{"memory.", "memory.memsw."} {
+			n, err := readOptional(filepath.Join(dir, prefix+"failcnt"))
 			if err != nil {
 				return Reading{}, err
 			}
 			if n != nil {
 				failures += *n
 			}
+			reached, err := limitReached(filepath.Join(dir, prefix))
+			if err != nil {
+				return Reading{}, err
+			}
+			r.LimitReached = r.LimitReached || reached
 		}
 	}
 	// The leaf is looked at last: if it is still there now, it was there while
@@ -116,6 +121,24 @@ func (g *Group) readV1() (Reading, error) {
 		}
 	}
 	return r, nil
+}
+
+// limitMargin is more than the kernel ever lacks when it gives a charge up: the
+// largest piece for which it invokes the OOM killer.
+const limitMargin = 64 << 10
+
+// limitReached compares the highest usage with the limit of one v1 counter,
+// named by its files' common prefix.
+func limitReached(prefix string) (bool, error) {
+	peak, err := readOptional(prefix + "max_usage_in_bytes")
+	if err != nil || peak == nil {
+		return false, err
+	}
+	limit, err := readOptional(prefix + "limit_in_bytes")
+	if err != nil || limit == nil {
+		return false, err
+	}
+	return *peak >= *limit-limitMargin, nil
 }
 
 // Populated reports whether any process is inside, on either level and, on v1,

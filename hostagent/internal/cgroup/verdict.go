@@ -14,6 +14,10 @@ type Reading struct {
 	// LeafGone says that the container's own cgroup is gone: on v1 its
 	// oom_kill went with it, on v2 the marks of a userspace OOM daemon did.
 	LeafGone bool
+	// LimitReached says that usage once came as near to one of our own limits
+	// as it does at an OOM for that limit (v1). It stands in for FailCnt where
+	// the kernel does not count failures of memory-plus-swap (6.13 and later).
+	LimitReached bool
 	// DaemonMarks is the sum of the marks that a userspace OOM daemon left on
 	// leaf and parent.
 	DaemonMarks int64
@@ -35,8 +39,9 @@ type Evidence struct {
 // reading has none.
 //
 //	oom_kill rose, v2:  oom rose too → container; only oom_kill → host
-//	oom_kill rose, v1:  the leaf's event fired → container; failcnt did not
-//	                    rise → host; else → unknown scope
+//	oom_kill rose, v1:  failcnt did not rise and no limit of ours was reached
+//	                    → host; else the leaf's event fired → container;
+//	                    else → unknown scope
 //	not risen, daemon's mark → killed, daemon
 //	not risen, counters readable after the end → not_killed
 //	nothing readable, a counter that fell, a v1 leaf that is gone, a v2 leaf
@@ -74,7 +79,7 @@ func Verdict(baseline protocol.Counters, final Reading, seen Evidence) protocol.
 	switch {
 	case kills != nil && *kills > 0:
 		out.Verdict = protocol.VerdictKilled
-		out.Scope = scopeOf(out.Counters, final.Source, seen)
+		out.Scope = scopeOf(out.Counters, final, seen)
 	case out.OOMD:
 		out.Verdict = protocol.VerdictKilled
 		scope := protocol.ScopeDaemon
@@ -87,17 +92,21 @@ func Verdict(baseline protocol.Counters, final Reading, seen Evidence) protocol.
 	return out
 }
 
-func scopeOf(delta protocol.Counters, source protocol.CounterSource, seen Evidence) *protocol.Scope {
-	scope := protocol.ScopeUnknown
+// scopeOf says for whose limit the kernel killed.
+func scopeOf(delta protocol.Counters, final Reading, seen Evidence) *protocol.Scope {
+	scope, source := protocol.ScopeUnknown, final.Source
 	switch {
 	case source == protocol.CountersFromV2 && delta.OOM != nil && *delta.OOM > 0:
 		scope = protocol.ScopeContainer
 	case source == protocol.CountersFromV2 && delta.OOM != nil:
 		scope = protocol.ScopeHost
+	case source == protocol.CountersFromV1 && delta.FailCnt == nil:
+	case source == protocol.CountersFromV1 && *delta.FailCnt == 0 && !final.LimitReached:
+		// Before the event: an OOM of a cgroup above ours announces itself to
+		// all below it, but only at a limit of ours is one of ours reached.
+		scope = protocol.ScopeHost
 	case source == protocol.CountersFromV1 && seen.LimitEvents > 0:
 		scope = protocol.ScopeContainer
-	case source == protocol.CountersFromV1 && delta.FailCnt != nil && *delta.FailCnt == 0:
-		scope = protocol.ScopeHost
 	}
 	return &scope
 }

@@ -65,11 +65,19 @@ func (e *Engine) Leftovers(ctx context.Context, groups *cgroup.Manager) ([]Lefto
 		return nil, err
 	}
 	out = append(out, processes...)
-	mounts, err := auditMounts(e.o.Namespace)
+	layers, err := e.snapshotRoot(call)
 	if err != nil {
 		return nil, err
 	}
-	out = append(out, mounts...)
+	mounts, err := readMounts("/" + e.o.Namespace + "/q-")
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range mounts {
+		if strings.Contains(m.options, layers) { // of this engine, not of another one on the machine
+			add("mount", m.point)
+		}
+	}
 	if groups != nil {
 		own, foreign, err := groups.List()
 		if err != nil {
@@ -85,14 +93,45 @@ func (e *Engine) Leftovers(ctx context.Context, groups *cgroup.Manager) ([]Lefto
 	return out, nil
 }
 
-// auditProcesses finds shims of our namespace and engine, and our log sinks, by
-// their command lines.
+// auditProcesses finds shims of our namespace and engine, and our log sinks.
 func (e *Engine) auditProcesses() ([]Leftover, error) {
+	var out []Leftover
+	err := eachCommand(func(pid string, args []string) {
+		if id, ok := e.shimOf(args); ok {
+			out = append(out, Leftover{Kind: "shim", Name: id})
+		}
+		if len(args) == 3 && args[0] == e.o.LogSink.Binary && args[1] == e.o.LogSink.Verb {
+			out = append(out, Leftover{Kind: "log-sink", Name: "process " + pid})
+		}
+	})
+	return out, err
+}
+
+// hasShim reports whether a shim of the container runs.
+func (e *Engine) hasShim(id string) (bool, error) {
+	found := false
+	err := eachCommand(func(_ string, args []string) {
+		if of, ok := e.shimOf(args); ok && of == id {
+			found = true
+		}
+	})
+	return found, err
+}
+
+// shimOf reads the container's identifier from the command line of a shim of
+// ours.
+func (e *Engine) shimOf(args []string) (id string, ok bool) {
+	ok = strings.HasPrefix(filepath.Base(args[0]), "containerd-shim") &&
+		argument(args, "-namespace") == e.o.Namespace && argument(args, "-address") == e.o.Address
+	return argument(args, "-id"), ok
+}
+
+// eachCommand calls f with the number and the command line of every process.
+func eachCommand(f func(pid string, args []string)) error {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
-		return nil, fmt.Errorf("engine: audit processes: %w", err)
+		return fmt.Errorf("engine: processes: %w", err)
 	}
-	var out []Leftover
 	for _, entry := range entries {
 		if _, err := strconv.Atoi(entry.Name()); err != nil {
 			continue
@@ -102,18 +141,11 @@ func (e *Engine) auditProcesses() ([]Leftover, error) {
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("engine: audit processes: %w", err)
+			return fmt.Errorf("engine: processes: %w", err)
 		}
-		args := strings.Split(string(bytes.TrimRight(line, "\x00")), "\x00")
-		switch {
-		case strings.HasPrefix(filepath.Base(args[0]), "containerd-shim") &&
-			argument(args, "-namespace") == e.o.Namespace && argument(args, "-address") == e.o.Address:
-			out = append(out, Leftover{Kind: "shim", Name: argument(args, "-id")})
-		case len(args) == 3 && args[0] == e.o.LogSink.Binary && args[1] == e.o.LogSink.Verb:
-			out = append(out, Leftover{Kind: "log-sink", Name: "process " + entry.Name()})
-		}
+		f(entry.Name(), strings.Split(string(bytes.TrimRight(line, "\x00")), "\x00"))
 	}
-	return out, nil
+	return nil
 }
 
 func argument(args []string, name string) string {
@@ -123,18 +155,54 @@ func argument(args []string, name string) string {
 	return ""
 }
 
-// auditMounts finds the root file systems that shims mounted for us.
-func auditMounts(namespace string) ([]Leftover, error) {
+// snapshotRoot is the directory of our snapshotter's layers, by which mounts of
+// this engine are known; "" where the snapshotter does not tell.
+func (e *Engine) snapshotRoot(ctx context.Context) (string, error) {
+	answer, err := e.client.IntrospectionService().Plugins(ctx, "id=="+e.o.Snapshotter)
+	if err != nil {
+		return "", fmt.Errorf("engine: audit snapshotter: %w", native(err))
+	}
+	for _, plugin := range answer.GetPlugins() {
+		if root := plugin.GetExports()["root"]; root != "" {
+			return root + "/", nil
+		}
+	}
+	return "", nil
+}
+
+// mountEntry is one line of the mount table.
+type mountEntry struct {
+	point   string
+	options string // of the file system: the layers of an overlay
+}
+
+// readMounts returns the mounts whose mount point has the part in its path.
+func readMounts(part string) ([]mountEntry, error) {
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
-		return nil, fmt.Errorf("engine: audit mounts: %w", err)
+		return nil, fmt.Errorf("engine: mounts: %w", err)
 	}
-	var out []Leftover
+	var out []mountEntry
 	for line := range strings.Lines(string(table)) {
-		fields := strings.Fields(line)
-		if len(fields) > 4 && strings.Contains(fields[4], "/"+namespace+"/q-") {
-			out = append(out, Leftover{Kind: "mount", Name: fields[4]})
+		left, right, _ := strings.Cut(line, " - ")
+		fields, super := strings.Fields(left), strings.Fields(right)
+		if len(fields) > 4 && len(super) > 2 && strings.Contains(fields[4], part) {
+			out = append(out, mountEntry{point: fields[4], options: super[2]})
 		}
+	}
+	return out, nil
+}
+
+// rootMounts finds where shims mounted the root file system of the container.
+// Its identifier is random, so no other engine has it.
+func rootMounts(namespace, id string) ([]string, error) {
+	entries, err := readMounts("/" + namespace + "/" + id + "/")
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, m := range entries {
+		out = append(out, m.point)
 	}
 	return out, nil
 }

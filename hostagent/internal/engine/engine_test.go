@@ -317,7 +317,7 @@ func (l *life) awaitLog(text string) {
 	for !strings.Contains(l.log(), text) {
 		select {
 		case <-ctx.Done():
-			l.t.Fatalf("log never held %q: %s", text, l.log())
+			l.t.Fatalf("log never held %q: %.500s", text, l.log())
 		case <-time.After(5 * time.Millisecond):
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/quittance/quittance/protocol"
+	"google.golang.org/grpc/status"
 )
 
 // EffectError is the failure of an effect on one container.
@@ -67,7 +68,11 @@ func native(err error) error {
 	if err == nil {
 		return nil
 	}
-	err = errgrpc.ToNative(err)
+	// Much of the client library translates by itself; an error that is not of
+	// the transport would lose its identity in a second translation.
+	if _, ok := status.FromError(err); ok {
+		err = errgrpc.ToNative(err)
+	}
 	if errdefs.IsUnavailable(err) && !errors.Is(err, ErrUnavailable) {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}

@@ -82,6 +82,8 @@ func (s *subscription) follow(ctx context.Context) bool {
 		select {
 		case envelope := <-envelopes:
 			s.forward(envelope)
+		case <-changed:
+			return true // away now: say so, and subscribe anew when it is back
 		case err := <-broken:
 			if ctx.Err() != nil {
 				return false

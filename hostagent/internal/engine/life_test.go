@@ -92,7 +92,7 @@ func TestOOMKillIsAFact(t *testing.T) {
 	}
 	oom := l.verdict()
 	if oom.Verdict != protocol.VerdictKilled || oom.Scope == nil || *oom.Scope != protocol.ScopeContainer {
-		t.Errorf("verdict %+v scope %v, want killed for the container's own limit", oom, oom.Scope)
+		t.Errorf("%s, want killed for the container's own limit", protocol.AppendCanonical(nil, oom))
 	}
 	l.retire()
 }

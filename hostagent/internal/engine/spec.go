@@ -161,13 +161,13 @@ func mounts(p *profiles.Profile, initPath string) []specs.Mount {
 		}
 	}
 	if shm {
-		out = append(out, tmpfs(profiles.Tmpfs{Path: "/dev/shm", SizeBytes: shmBytes}))
+		out = append(out, tmpfs(p, profiles.Tmpfs{Path: "/dev/shm", SizeBytes: shmBytes}))
 	}
 	if p.Init {
 		out = append(out, bind(initPath, initTarget, false))
 	}
 	for _, t := range p.Filesystem.Tmpfs {
-		out = append(out, tmpfs(t))
+		out = append(out, tmpfs(p, t))
 	}
 	for _, m := range p.Filesystem.Mounts {
 		out = append(out, bind(m.Source, m.Target, m.Writable))
@@ -175,8 +175,13 @@ func mounts(p *profiles.Profile, initPath string) []specs.Mount {
 	return out
 }
 
-func tmpfs(t profiles.Tmpfs) specs.Mount {
-	options := []string{"nosuid", "nodev", "mode=1777", "size=" + strconv.FormatInt(t.SizeBytes, 10)}
+// tmpfs belongs to the worker's user: runc gives the mount the mode of the
+// image's directory below it, so a mode alone would not make it writable.
+func tmpfs(p *profiles.Profile, t profiles.Tmpfs) specs.Mount {
+	options := []string{
+		"nosuid", "nodev", "mode=1777", "size=" + strconv.FormatInt(t.SizeBytes, 10),
+		"uid=" + strconv.FormatInt(p.UID, 10), "gid=" + strconv.FormatInt(p.GID, 10),
+	}
 	if !t.Exec {
 		options = append(options, "noexec")
 	}

@@ -63,7 +63,7 @@ func main() {
 			check(err)
 			n -= w
 		}
-		fmt.Fprint(os.Stderr, "END")
+		fmt.Print("END")
 		rest()
 	case "fork": // N children that sleep and ignore SIGTERM
 		n, _ := strconv.Atoi(args[0])

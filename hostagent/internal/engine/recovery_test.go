@@ -1,0 +1,127 @@
+//go:build engine
+
+package engine
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/quittance/quittance/hostagent/internal/logsink"
+	"github.com/quittance/quittance/integration/privateengine"
+	"github.com/quittance/quittance/protocol"
+	"golang.org/x/sys/unix"
+)
+
+// FR-01, FR-03: two hundred workers are killed by the kernel as soon as they
+// start, their counters are read late, and every verdict is killed.
+func TestTwoHundredKillsAreTwoHundredFacts(t *testing.T) {
+	const lives, atOnce = 200, 8
+	slots := make(chan struct{}, atOnce)
+	var wg sync.WaitGroup
+	for n := range lives {
+		slots <- struct{}{}
+		if t.Failed() {
+			break
+		}
+		wg.Add(1)
+		// A subtest keeps one life's cleanup and failure together.
+		go func() {
+			defer wg.Done()
+			defer func() { <-slots }()
+			t.Run(fmt.Sprint(n), func(t *testing.T) {
+				p := profileOf("eat", "64")
+				p.Resources.MemoryBytes = 24 << 20
+				l := start(t, p)
+				exit := l.awaitExit()
+				// The reader's delay is what is tested; nothing is waited for.
+				<-time.After(rand.N(500 * time.Millisecond))
+				oom := l.verdict()
+				if exit.Code != 137 || oom.Verdict != protocol.VerdictKilled || *oom.Scope != protocol.ScopeContainer {
+					t.Errorf("exit %d, verdict %s, counters %+v", exit.Code, oom.Verdict, show(oom.Counters))
+				}
+				l.retire()
+			})
+		}()
+	}
+	wg.Wait()
+}
+
+// FR-08: memory runs out above the allocation: killed, and for the host.
+func TestKillForALimitAboveIsTheHosts(t *testing.T) {
+	root := filepath.Join("/sys/fs/cgroup/memory", shared.groups.Root())
+	limits := []string{"memory.limit_in_bytes", "memory.memsw.limit_in_bytes"}
+	for _, name := range limits {
+		must(t, os.WriteFile(filepath.Join(root, name), []byte(fmt.Sprint(64<<20)), 0))
+	}
+	defer func() {
+		for i := range limits {
+			must(t, os.WriteFile(filepath.Join(root, limits[len(limits)-1-i]), []byte("-1"), 0))
+		}
+	}()
+	p := profileOf("eat", "200")
+	p.Resources.MemoryBytes = 512 << 20
+	l := start(t, p)
+	l.awaitExit()
+	oom := l.verdict()
+	if oom.Verdict != protocol.VerdictKilled || *oom.Scope != protocol.ScopeHost {
+		t.Errorf("verdict %s scope %v, counters %+v; want killed for the host", oom.Verdict, *oom.Scope, show(oom.Counters))
+	}
+	l.retire()
+}
+
+// FR-10: the shim is stalled around the exit. The pidfd tells within moments,
+// and the engine's word is not taken for an exit.
+func TestShimStalledAroundExit(t *testing.T) {
+	l := start(t, profileOf("sleep"))
+	l.awaitLog("sleeping")
+	shim := l.shim()
+	must(t, shim.Signal(unix.SIGSTOP))
+	must(t, l.proc.Signal(unix.SIGKILL))
+	must(t, l.proc.Wait(bounded(t, 2*time.Second)))
+	task, err := shared.engine.Task(bounded(t, 10*time.Second), l.created.Identity)
+	if err == nil && task.Exit != nil {
+		t.Errorf("task %+v: nobody saw an exit yet", task)
+	}
+	must(t, shim.Signal(unix.SIGCONT))
+	if exit := l.awaitExit(); exit.Code != 137 {
+		t.Errorf("exit %+v, want the shim's own 137", exit)
+	}
+	l.retire()
+}
+
+// FR-11: the worker ends while the daemon is down; its exit is there after the
+// daemon's restart, and no shim is left.
+func TestExitWhileDaemonDown(t *testing.T) {
+	l := start(t, profileOf("term"))
+	l.awaitLog("waiting")
+	must(t, shared.private.Kill())
+	awaitHealth(t, false)
+	// Of another process than the first: catatonit forwards it.
+	must(t, l.proc.Signal(unix.SIGTERM))
+	must(t, l.proc.Wait(bounded(t, 10*time.Second)))
+	again, err := privateengine.Start(t.Context(), privateengine.Config{Dir: shared.private.Dir()})
+	must(t, err)
+	shared.private = again
+	awaitHealth(t, true)
+	exit := l.awaitExit()
+	if exit.Code != 3 {
+		t.Errorf("exit %+v, want the worker's own 3", exit)
+	}
+	if oom := l.verdict(); oom.Verdict != protocol.VerdictNotKilled {
+		t.Errorf("verdict %s, want not_killed", oom.Verdict)
+	}
+	status, err := logsink.Inspect(shared.logs, l.nonce)
+	must(t, err)
+	if status.Receipt() != protocol.LogSinkOK {
+		t.Errorf("log sink %s, want it to have lived on", status)
+	}
+	l.retire()
+}
+
+// show writes counters for a failure message.
+func show(c protocol.Counters) string { return string(protocol.AppendCanonical(nil, c)) }
