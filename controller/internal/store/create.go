@@ -16,10 +16,12 @@ import (
 // [ErrExists]. The scope file comes last, so a creation that was cut short
 // leaves no store and can be repeated.
 func Create(cfg Config) error {
-	return create(cfg, protocol.NewID(), 0, nil)
+	return create(cfg, contents{id: protocol.NewID()}, false)
 }
 
-func create(cfg Config, id protocol.ID, opens int64, witnesses map[protocol.ID]witnessEntry) error {
+// create makes a store with the id, openings and witnesses of from. again says
+// that witnesses of an earlier try without a scope file may be replaced.
+func create(cfg Config, from contents, again bool) error {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
@@ -43,14 +45,14 @@ func create(cfg Config, id protocol.ID, opens int64, witnesses map[protocol.ID]w
 			return fmt.Errorf("create attempt store: %s holds %s, which does not belong to one: give an empty directory", dir, name)
 		}
 	}
-	if err := fill(cfg, dirs, names, id, opens, witnesses); err != nil {
+	if err := fill(cfg, dirs, names, from, again); err != nil {
 		return fmt.Errorf("create attempt store: %w", err)
 	}
 	return nil
 }
 
 // fill makes a new store's directories and files, the scope last.
-func fill(cfg Config, dirs, present []string, id protocol.ID, opens int64, witnesses map[protocol.ID]witnessEntry) (err error) {
+func fill(cfg Config, dirs, present []string, from contents, again bool) (err error) {
 	files, dir := cfg.FS, cfg.Dir
 	lock, err := files.Lock(filepath.Join(dir, lockFile))
 	if err != nil {
@@ -66,7 +68,13 @@ func fill(cfg Config, dirs, present []string, id protocol.ID, opens int64, witne
 		if err != nil {
 			return err
 		}
-		if len(inside) > 0 {
+		if name == hostsDir && again {
+			for _, old := range inside {
+				if err := files.Remove(filepath.Join(path, old)); err != nil {
+					return err
+				}
+			}
+		} else if len(inside) > 0 {
 			return fmt.Errorf("%s is not empty although there is no scope file: restore the scope file from a backup", name)
 		}
 	}
@@ -75,8 +83,8 @@ func fill(cfg Config, dirs, present []string, id protocol.ID, opens int64, witne
 			return err
 		}
 	}
-	s := &Store{cfg: cfg, fs: files, id: id, failed: make(chan struct{})}
-	for g, w := range witnesses {
+	s := &Store{cfg: cfg, fs: files, id: from.id, failed: make(chan struct{})}
+	for g, w := range from.witnesses {
 		if err := s.writeWitness(g, w); err != nil {
 			return err
 		}
@@ -86,7 +94,7 @@ func fill(cfg Config, dirs, present []string, id protocol.ID, opens int64, witne
 			return err
 		}
 	}
-	if err := s.writeScope(scopeContent{cfg.Scope, opens, true}); err != nil {
+	if err := s.writeScope(scopeContent{cfg.Scope, from.scope.Opens, true}); err != nil {
 		return err
 	}
 	return files.SyncDir(filepath.Dir(dir))
@@ -117,17 +125,20 @@ func Rotate(cfg Config, old attempt.Scope, aside string) error {
 	if len(report.Damage) > 0 {
 		return report.Damage[0]
 	}
+	if report.Scope == cfg.Scope && old != cfg.Scope && len(report.Active)+len(report.History) == 0 {
+		return cfg.FS.SyncDir(filepath.Dir(cfg.Dir)) // cut short after the second rename
+	}
 	if report.Scope != old {
 		return ErrScope
 	}
 	if len(report.Active) > 0 {
 		return fmt.Errorf("attempt store has %d records that are not archived (the first is %s): settle or resolve them first", len(report.Active), report.Active[0].Key)
 	}
-	witnesses := map[protocol.ID]witnessEntry{}
+	from := contents{id: report.ID, scope: scopeContent{Opens: report.Opens}, witnesses: map[protocol.ID]witnessEntry{}}
 	for g, w := range report.Witnesses {
-		witnesses[g] = witnessEntry{w, 1}
+		from.witnesses[g] = witnessEntry{w, 1}
 	}
-	err = create(next, report.ID, report.Opens, witnesses)
+	err = create(next, from, true)
 	if errors.Is(err, ErrExists) { // cut short before the first rename
 		made, newErr := Inspect(next.Dir, cfg.FS)
 		if newErr != nil || made.Scope != cfg.Scope || made.ID != report.ID || made.Opens != report.Opens {

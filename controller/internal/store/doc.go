@@ -12,7 +12,7 @@
 //	active/<key>.attempt         one record per unresolved or unarchived attempt
 //	history/<seq>-<key>.attempt  archived records; seq has 16 digits and counts up
 //	hosts/<generation>.witness   last checkpoint and highest leaf seen of a host generation
-//	reserve/<key>.reserve        preallocated space of one full record, given up when the disk is full
+//	reserve/<key>.reserve        preallocated space of two full records, given up when the disk is full
 //	*.tmp                        a write that was never acknowledged; removed and reported at the next open
 //
 // Every file is one line of JSON that holds its format, the store's id, the

@@ -18,9 +18,11 @@ const (
 	maxHeaderBytes  = 1024
 	maxWitnessBytes = 16 << 10
 
-	// MaxFileBytes bounds a record's file: its header line and the record. It
-	// is what is reserved for each active record.
+	// MaxFileBytes bounds a record's file: its header line and the record.
 	MaxFileBytes = maxHeaderBytes + attempt.MaxRecordBytes + 1
+	// reserveBytes are reserved for each active record before its START: a full
+	// record, and the temporary file that replaces it.
+	reserveBytes = 2 * MaxFileBytes
 
 	recordSuffix  = ".attempt"
 	witnessSuffix = ".witness"

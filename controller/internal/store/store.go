@@ -409,13 +409,17 @@ func (s *Store) Archived(h HistoryEntry) (Entry, error) {
 func (s *Store) readArchived(h HistoryEntry) (Entry, error) {
 	file := filepath.Join(historyDir, historyName(h))
 	raw, err := s.fs.Read(s.path(file), MaxFileBytes)
-	if err == nil {
-		var e Entry
-		if e, err = decodeRecord(raw, s.id, s.cfg.Scope, h.Key); err == nil {
-			return e, nil
-		}
+	if err != nil && !errors.Is(err, errTooLong) {
+		return Entry{}, fmt.Errorf("read attempt store %s: %w", file, err)
 	}
-	return Entry{}, &DamageError{file, err.Error(), remedyBackup}
+	var e Entry
+	if err == nil {
+		e, err = decodeRecord(raw, s.id, s.cfg.Scope, h.Key)
+	}
+	if err != nil {
+		return Entry{}, &DamageError{file, err.Error(), remedyBackup}
+	}
+	return e, nil
 }
 
 // Witness is the most that was seen of a host generation.

@@ -39,15 +39,14 @@ func (s *Store) Admit() error {
 	if err != nil {
 		return fmt.Errorf("attempt store: %w", err)
 	}
-	// The record itself, its reserve, and the temporary file of a replacement.
-	if free < s.cfg.DiskReserve+3*MaxFileBytes {
+	if free < s.cfg.DiskReserve+MaxFileBytes+reserveBytes {
 		return ErrNoSpace
 	}
 	return nil
 }
 
-// Create makes the first record of an attempt durable. The space of a full
-// record is reserved first.
+// Create makes the first record of an attempt durable. The space to bring it to
+// its end is reserved first.
 func (s *Store) Create(ctx context.Context, r attempt.StartPending) (Entry, error) {
 	key := r.Origin.Key
 	if !attempt.ValidName(key) {
@@ -145,8 +144,8 @@ func (s *Store) step(current Entry, event attempt.Event) (Entry, error) {
 func (s *Store) commit(e Entry) (Entry, error) {
 	file := s.path(activeDir, e.Key+recordSuffix)
 	err := s.writeRecord(file, e)
-	if errors.Is(err, ErrNoSpace) && s.reserved[e.Key] {
-		if err := s.unreserve(e.Key); err != nil {
+	for errors.Is(err, ErrNoSpace) && e.Revision > 1 && len(s.reserved) > 0 {
+		if err := s.giveUpReserve(e.Key); err != nil {
 			return Entry{}, err
 		}
 		err = s.writeRecord(file, e)
@@ -355,7 +354,7 @@ func writeFile(files FS, name string, data []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// reserve preallocates the space of a full record for the key.
+// reserve preallocates reserveBytes for the key.
 func (s *Store) reserve(key string) error {
 	if s.reserved[key] {
 		return nil
@@ -363,7 +362,7 @@ func (s *Store) reserve(key string) error {
 	name := s.path(reserveDir, key+reserveSuffix)
 	f, err := s.fs.Create(name)
 	if err == nil {
-		err = errors.Join(f.Allocate(MaxFileBytes), f.Close())
+		err = errors.Join(f.Allocate(reserveBytes), f.Close())
 	}
 	if err == nil {
 		s.reserved[key] = true
@@ -376,6 +375,18 @@ func (s *Store) reserve(key string) error {
 		return ErrNoSpace
 	}
 	return s.poison(err)
+}
+
+// giveUpReserve frees the reserve of the key, or where it has none left, any
+// other: all reserves together hold every active record at its full size and
+// one temporary file.
+func (s *Store) giveUpReserve(key string) error {
+	if !s.reserved[key] {
+		for key = range s.reserved {
+			break
+		}
+	}
+	return s.unreserve(key)
 }
 
 // unreserve gives the reserved space back.
