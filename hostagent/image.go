@@ -6,6 +6,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/quittance/quittance/hostagent/internal/cgroup"
 	"github.com/quittance/quittance/hostagent/internal/engine"
 	"github.com/quittance/quittance/hostagent/internal/logsink"
 )
@@ -38,3 +39,22 @@ const LogSinkVerb = "log-sink"
 
 // LogSink is the whole log sink process; it returns its exit code.
 func LogSink(argument string) int { return logsink.Main(argument) }
+
+// Leftovers lists everything of the agent's on this machine, one a line: what
+// lives on purpose too. Nothing is changed.
+func Leftovers(ctx context.Context, c Config, log hclog.Logger) (found []string, err error) {
+	groups, err := cgroup.Open(cgroup.Options{Root: c.CgroupRoot})
+	if err != nil {
+		return nil, err
+	}
+	e, err := openEngine(ctx, c, log)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, e.Close()) }()
+	leftovers, err := e.Leftovers(ctx, groups)
+	for _, l := range leftovers {
+		found = append(found, l.String())
+	}
+	return found, err
+}

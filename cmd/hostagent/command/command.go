@@ -46,7 +46,7 @@ func Main(args []string) int {
 	}
 	root := New()
 	root.SetArgs(args)
-	err := root.Execute()
+	err := root.ExecuteContext(context.Background())
 	if err == nil {
 		return 0
 	}
@@ -88,7 +88,8 @@ func New() *cobra.Command {
 			File: *file, Required: cmd.Flags().Changed("config"), Environ: os.Environ(), Flags: flags,
 		})
 	}
-	root.AddCommand(runCommand(load), initCommand(load), configCommand(load), imageCommand(load), ledgerCommand(load), logSinkCommand(), versionCommand())
+	root.AddCommand(runCommand(load), initCommand(load), configCommand(load), imageCommand(load), ledgerCommand(load), leftoversCommand(load),
+		logSinkCommand(), versionCommand())
 	return root
 }
 
@@ -231,6 +232,23 @@ func ledgerCommand(load loader) *cobra.Command {
 		},
 	})
 	return ledger
+}
+
+func leftoversCommand(load loader) *cobra.Command {
+	return &cobra.Command{
+		Use: "leftovers", Short: "List everything of the agent's on this machine, what lives included", Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := load(cmd)
+			if err != nil {
+				return err
+			}
+			found, err := hostagent.Leftovers(cmd.Context(), c, hostagent.NewLogger(c))
+			for _, line := range found {
+				fmt.Fprintln(cmd.OutOrStdout(), line)
+			}
+			return err
+		},
+	}
 }
 
 func logSinkCommand() *cobra.Command {

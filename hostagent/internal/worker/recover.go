@@ -28,7 +28,7 @@ func (w *worker) inspect(e core.InspectEffect) {
 	switch {
 	case err != nil: // the agent stops
 	case end != nil:
-		w.finish(*end, nil)
+		w.finish(*end)
 	default:
 		w.post(result)
 	}

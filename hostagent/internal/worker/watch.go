@@ -38,20 +38,10 @@ func (w *worker) watch(ctx context.Context, stop *core.StopEffect) {
 	defer observers.Wait()
 	defer cancel()
 
-	watch, err := w.group.Watch(watchInterval)
-	if err != nil {
-		// Without it OOM kills are published only at the end; that is shown.
-		w.log.Error("oom_watch_failed", "error", err)
-		w.post(core.WorkProgress{Number: w.number, Step: "watch", Error: err.Error()})
-	}
+	w.openWatch()
 	var readings <-chan cgroup.Reading
-	if watch != nil {
-		readings = watch.Readings()
-		defer func() {
-			if err := watch.Close(); err != nil {
-				w.log.Warn("oom_watch_close_failed", "error", err)
-			}
-		}()
+	if w.oom != nil {
+		readings = w.oom.Readings()
 	}
 	seen := witness{gone: make(chan struct{}), reported: make(chan engine.Exit, 1)}
 	observers.Go(func() { w.observePIDFD(ctx, seen.gone) })
@@ -67,8 +57,9 @@ func (w *worker) watch(ctx context.Context, stop *core.StopEffect) {
 		case <-ctx.Done():
 			return
 		case r := <-readings:
-			w.limitEvents.Store(watch.LimitEvents())
-			oom := cgroup.Verdict(w.baseline, r, cgroup.Evidence{LimitEvents: watch.LimitEvents()})
+			events := w.oom.LimitEvents()
+			w.limitEvents.Store(events)
+			oom := cgroup.Verdict(w.baseline, r, cgroup.Evidence{LimitEvents: events})
 			w.post(core.WorkOOM{Number: w.number, Counters: oom.Counters})
 		case e := <-w.effects:
 			s, ok := e.(core.StopEffect)
@@ -83,10 +74,26 @@ func (w *worker) watch(ctx context.Context, stop *core.StopEffect) {
 			if ctx.Err() != nil {
 				return
 			}
-			w.finish(exit, watch)
+			w.finish(exit)
 			return
 		}
 	}
+}
+
+// openWatch begins to follow the group's OOM counters, before the process is
+// started where there is a choice. Without it kills are published only at the
+// end, and on v1 the scope of a kill may stay unknown; that is shown.
+func (w *worker) openWatch() {
+	if w.oom != nil {
+		return
+	}
+	watch, err := w.group.Watch(watchInterval)
+	if err != nil {
+		w.log.Error("oom_watch_failed", "error", err)
+		w.post(core.WorkProgress{Number: w.number, Step: "watch", Error: err.Error()})
+		return
+	}
+	w.oom = watch
 }
 
 // observePIDFD closes gone once the process has ended.
@@ -147,13 +154,13 @@ const oomDaemonSocket = "/run/systemd/oom/io.systemd.ManagedOOM"
 
 // finish reads the last counters, after the end and before anything is removed
 // (I18, I22), and reports the end.
-func (w *worker) finish(exit protocol.Exit, watch *cgroup.Watch) {
+func (w *worker) finish(exit protocol.Exit) {
 	body := protocol.ExitedBody{
 		Exit: exit, OOM: protocol.OOM{Verdict: protocol.VerdictUnknown, Source: protocol.CountersFromNone}, LogSink: protocol.LogSinkOK,
 	}
 	var evidence cgroup.Evidence
-	if watch != nil {
-		evidence.LimitEvents = watch.LimitEvents()
+	if w.oom != nil {
+		evidence.LimitEvents = w.oom.LimitEvents()
 		w.limitEvents.Store(evidence.LimitEvents)
 	}
 	if _, err := os.Stat(oomDaemonSocket); err == nil {
@@ -169,8 +176,8 @@ func (w *worker) finish(exit protocol.Exit, watch *cgroup.Watch) {
 	}
 	if status, err := logsink.Inspect(w.m.cfg.LogDir, w.identity.Nonce); err != nil {
 		w.log.Warn("log_sink_unreadable", "error", err)
-	} else if status == logsink.StatusLost {
-		body.LogSink = protocol.LogSinkLost
+	} else {
+		body.LogSink = status.Receipt()
 	}
 	if w.proc != nil && exit.Source != protocol.ExitFromReboot {
 		run := max(0, process.Now().Milliseconds()-w.proc.Identity().StartTicks*millisPerTick)

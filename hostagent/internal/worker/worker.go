@@ -35,6 +35,7 @@ type worker struct {
 	baseline protocol.Counters
 	group    *cgroup.Group
 	proc     *process.Handle // nil where the process was gone when it was looked for
+	oom      *cgroup.Watch   // from before the start to the last counters
 	ended    bool            // the end was reported
 
 	taskMu      sync.RWMutex
@@ -99,6 +100,10 @@ func (w *worker) close() {
 		err = errors.Join(err, w.proc.Close())
 		w.proc = nil
 	}
+	if w.oom != nil {
+		err = errors.Join(err, w.oom.Close())
+		w.oom = nil
+	}
 	if err != nil {
 		w.log.Warn("descriptor_close_failed", "error", err)
 	}
@@ -131,6 +136,7 @@ func (w *worker) tryCreate(ctx context.Context, e core.CreateEffect) (body core.
 		return body, false, fmt.Errorf("baseline: %w", err)
 	}
 	w.baseline = reading.Counters
+	w.openWatch()
 	image, err := w.m.cfg.Engine.ResolveImage(ctx, e.Profile.Image)
 	if err != nil {
 		return body, false, err

@@ -1,0 +1,361 @@
+// Package agenttest runs the whole hostagent binary over its socket with a
+// private containerd, for the engine and crash lanes.
+//
+// It owns the processes and directories of such a run and its audit: nothing
+// of the agent's may be left on the machine at the end. It must not know what
+// a test wants to show.
+package agenttest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/quittance/quittance/integration/ociarchive"
+	"github.com/quittance/quittance/integration/privateengine"
+	"github.com/quittance/quittance/protocol"
+	"github.com/quittance/quittance/protocol/hostclient"
+)
+
+// Kit is what is built once for all tests of a package.
+type Kit struct {
+	dir    string
+	binary string // hostagent
+	worker string // the program inside the image, also a client for other users
+	image  string // archive
+}
+
+// NewKit builds the agent with the build tags given, the worker and its image.
+// The caller calls Close.
+func NewKit(tags string) (k *Kit, err error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("this lane needs root: it starts containers")
+	}
+	dir, err := os.MkdirTemp("", "qt")
+	if err != nil {
+		return nil, err
+	}
+	k = &Kit{dir: dir, binary: filepath.Join(dir, "hostagent"), worker: filepath.Join(dir, "worker"), image: filepath.Join(dir, "image.tar")}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, k.Close())
+		}
+	}()
+	if err := os.Chmod(dir, 0o755); err != nil { // another user runs the worker as a client
+		return nil, err
+	}
+	if err := build(k.binary, "github.com/quittance/quittance/cmd/hostagent", tags); err != nil {
+		return nil, err
+	}
+	if err := build(k.worker, "github.com/quittance/quittance/integration/agenttest/worker", ""); err != nil {
+		return nil, err
+	}
+	program, err := ociarchive.Binary(k.worker, "/worker")
+	if err != nil {
+		return nil, err
+	}
+	layer, err := ociarchive.Files([]ociarchive.File{program}, "/tmp", "/proc", "/sys", "/dev")
+	if err != nil {
+		return nil, err
+	}
+	if _, err := ociarchive.Write(k.image, ociarchive.Image{Name: "agent-test", Layers: []ociarchive.Layer{layer}}); err != nil {
+		return nil, err
+	}
+	return k, nil
+}
+
+func build(out, pkg, tags string) error {
+	cmd := exec.Command("go", "build", "-tags", tags, "-o", out, pkg)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", pkg, err, text)
+	}
+	return nil
+}
+
+// Close removes what was built.
+func (k *Kit) Close() error { return os.RemoveAll(k.dir) }
+
+// Lab is one test's engine and agent.
+type Lab struct {
+	t      testing.TB
+	kit    *Kit
+	dir    string
+	cgroup string // of the agent, below every hierarchy
+	pinned string
+	flags  []string
+
+	Engine     *privateengine.Engine
+	Generation protocol.ID
+	HostKey    string
+
+	agent  *exec.Cmd
+	exited chan struct{} // closed once agent was reaped
+	log    *bytes.Buffer
+}
+
+// patience bounds every wait for a real condition.
+const patience = 30 * time.Second
+
+// NewLab starts a private engine, imports the image and makes a generation.
+// The agent is not started yet. At the end of the test everything is stopped,
+// and what is left of it fails the test. flags are added to every command.
+func (k *Kit) NewLab(t testing.TB, flags ...string) *Lab {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "ql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &Lab{t: t, kit: k, dir: dir, cgroup: "/quittance-test-" + filepath.Base(dir), flags: flags, log: new(bytes.Buffer)}
+	t.Cleanup(l.clean)
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(l.path("profiles"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if l.Engine, err = privateengine.Start(t.Context(), privateengine.Config{Dir: l.path("engine")}); err != nil {
+		t.Fatal(err)
+	}
+	l.pinned = strings.TrimSpace(l.Command("image", "import", k.image))
+	for _, line := range strings.Split(strings.TrimSpace(l.Command("init")), "\n") {
+		fields := strings.Fields(line)
+		switch value := fields[len(fields)-1]; fields[0] {
+		case "generation":
+			l.Generation = protocol.ID(value)
+		case "host":
+			l.HostKey = value
+		}
+	}
+	return l
+}
+
+func (l *Lab) path(name string) string { return filepath.Join(l.dir, name) }
+
+// Socket is the agent's private socket.
+func (l *Lab) Socket() string { return l.path("run/agent.sock") }
+
+// Worker is the program inside the image, which is a client too.
+func (l *Lab) Worker() string { return l.kit.worker }
+
+// StateDir is the agent's state directory.
+func (l *Lab) StateDir() string { return l.path("state") }
+
+func (l *Lab) arguments(verb ...string) []string {
+	return append(append(verb, "--config", "/dev/null",
+		"--state-dir", l.StateDir(), "--socket", l.Socket(), "--profile-dir", l.path("profiles"), "--engine-address", l.Engine.Address(),
+		"--cgroup-root", l.cgroup, "--controller-uids", "0", "--operator-uids", "0", "--log-level", "debug",
+		// An unknown creation is looked for again after the longest of these.
+		"--engine-create-timeout", "5s", "--engine-start-timeout", "5s", "--engine-delete-timeout", "5s", "--engine-read-timeout", "3s",
+		"--exit-grace", "2s"), l.flags...)
+}
+
+// Command runs one command of hostagent to its end and returns its output.
+func (l *Lab) Command(verb ...string) string {
+	l.t.Helper()
+	out, err := l.TryCommand(verb...)
+	if err != nil {
+		l.t.Fatalf("hostagent %s: %v", strings.Join(verb, " "), err)
+	}
+	return out
+}
+
+// TryCommand is [Lab.Command] for commands that may fail.
+func (l *Lab) TryCommand(verb ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, l.kit.binary, l.arguments(verb...)...)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return stdout.String(), fmt.Errorf("%w: %s", err, stderr.String())
+	}
+	return stdout.String(), nil
+}
+
+// Profile writes a profile of the test image; more is added to its end, and
+// keys of its own tables come from the arguments of [Profile].
+func (l *Lab) Profile(name string, p Profile) {
+	l.t.Helper()
+	if p.Memory == "" {
+		p.Memory = "64MiB"
+	}
+	text := fmt.Sprintf("name = %q\nimage = %q\nargs = [\"/worker\", %s]\n[resources]\nmemory = %q\n[channel]\naddress = \"tcp://127.0.0.1:8080\"\n"+
+		"ready = { connect = true }\nmax_channels = 4\n[lifecycle]\nstop_grace = %q\n%s\n[process]\ninit = %v\n",
+		name, l.pinned, quoted(p.Args), p.Memory, orElse(p.Grace, "2s"), p.Lifecycle, !p.NoInit)
+	if err := os.WriteFile(l.path("profiles/"+name+".toml"), []byte(text), 0o644); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// Profile is what tests vary.
+type Profile struct {
+	Args      []string // of the worker
+	Memory    string   // default 64MiB
+	Grace     string   // default 2s
+	Lifecycle string   // further lines of [lifecycle]
+	NoInit    bool
+}
+
+func quoted(args []string) string {
+	out := make([]string, len(args))
+	for i, a := range args {
+		out[i] = fmt.Sprintf("%q", a)
+	}
+	return strings.Join(out, ", ")
+}
+
+func orElse(text, otherwise string) string {
+	if text == "" {
+		return otherwise
+	}
+	return text
+}
+
+// Start starts the agent and waits until it serves. environment is added, for
+// example a failpoint.
+func (l *Lab) Start(environment ...string) {
+	l.t.Helper()
+	l.Launch(environment...)
+	client := l.Operator()
+	l.Eventually("the agent serves", func() (bool, error) {
+		select {
+		case <-l.exited:
+			return false, fmt.Errorf("the agent ended:\n%s", l.log)
+		default:
+		}
+		host, err := client.Host(l.t.Context())
+		return err == nil && host.Engine.Available, nil
+	})
+}
+
+// Launch starts the agent and does not wait.
+func (l *Lab) Launch(environment ...string) {
+	l.t.Helper()
+	l.agent = exec.Command(l.kit.binary, l.arguments("run")...)
+	l.agent.Env = append(os.Environ(), environment...)
+	l.agent.Stderr = l.log
+	if err := l.agent.Start(); err != nil {
+		l.t.Fatal(err)
+	}
+	exited := make(chan struct{})
+	l.exited = exited
+	go func(cmd *exec.Cmd) {
+		// How it ended is what the test did to it; see Exited and Kill.
+		_ = cmd.Wait()
+		close(exited)
+	}(l.agent)
+}
+
+// Exited is closed when the agent's process is gone.
+func (l *Lab) Exited() <-chan struct{} { return l.exited }
+
+// AwaitExit waits for the agent to end by itself, for example at a failpoint.
+func (l *Lab) AwaitExit() {
+	l.t.Helper()
+	select {
+	case <-l.exited:
+	case <-time.After(patience):
+		l.t.Fatalf("the agent did not end:\n%s", l.log)
+	}
+}
+
+// Kill ends the agent as the kernel would, without warning.
+func (l *Lab) Kill() { l.signal(syscall.SIGKILL) }
+
+// Stop ends the agent as systemd would.
+func (l *Lab) Stop() { l.signal(syscall.SIGTERM) }
+
+func (l *Lab) signal(sig syscall.Signal) {
+	l.t.Helper()
+	if err := l.agent.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		l.t.Fatal(err)
+	}
+	l.AwaitExit()
+}
+
+// Log is what the agents of this lab wrote so far. It may be read only while
+// none runs.
+func (l *Lab) Log() string { return l.log.String() }
+
+// Operator is a client without an owner.
+func (l *Lab) Operator() *hostclient.Client { return hostclient.New(l.Socket(), hostclient.Options{}) }
+
+// Controller is a client of an attempt store.
+func (l *Lab) Controller(owner protocol.ID) *hostclient.Generation {
+	return hostclient.New(l.Socket(), hostclient.Options{Owner: func() protocol.ID { return owner }}).In(l.Generation)
+}
+
+// Eventually polls a real condition; an error ends the wait at once.
+func (l *Lab) Eventually(what string, condition func() (bool, error)) {
+	l.t.Helper()
+	deadline := time.Now().Add(patience)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		ok, err := condition()
+		if err != nil {
+			l.t.Fatalf("%s: %v", what, err)
+		}
+		if ok {
+			return
+		}
+		if time.Now().After(deadline) {
+			l.t.Fatalf("%s: not within %s", what, patience)
+		}
+		<-tick.C
+	}
+}
+
+// Leftovers lists what the agent has on the machine now.
+func (l *Lab) Leftovers() []string {
+	l.t.Helper()
+	var out []string
+	for line := range strings.Lines(l.Command("leftovers")) {
+		out = append(out, strings.TrimSpace(line))
+	}
+	return out
+}
+
+// clean stops everything and fails the test for what is left of it.
+func (l *Lab) clean() {
+	if l.agent != nil {
+		select {
+		case <-l.exited:
+		default:
+			l.Stop()
+		}
+	}
+	if l.t.Failed() {
+		l.t.Logf("agent's log:\n%s", l.log)
+	}
+	if l.Engine != nil {
+		if err := l.Engine.Destroy(); err != nil {
+			l.t.Errorf("private engine: %v", err)
+		}
+	}
+	groups, err := filepath.Glob("/sys/fs/cgroup/*" + l.cgroup)
+	if err != nil {
+		l.t.Error(err)
+	}
+	if _, err := os.Stat("/sys/fs/cgroup" + l.cgroup); err == nil {
+		groups = append(groups, "/sys/fs/cgroup"+l.cgroup)
+	}
+	for _, group := range groups {
+		// Only an empty one goes: whatever is inside is a finding.
+		if err := os.Remove(group); err != nil {
+			l.t.Errorf("cgroup left behind: %v", err)
+		}
+	}
+	if err := os.RemoveAll(l.dir); err != nil {
+		l.t.Error(err)
+	}
+}
