@@ -29,8 +29,8 @@ import (
 // otherwise.
 const DefaultSocket = "/run/quittance/agent.sock"
 
-// version is set when the program is built for a package.
-var version = "development"
+// Version is set when the program is built for a package.
+var Version = "development"
 
 // app is what all commands share.
 type app struct {
@@ -115,7 +115,7 @@ receipts, and submits and follows jobs.
 Exit status: 0 done, 1 error, 2 usage, 3 refused, 4 not found, 5 unavailable,
 6 unknown effect; of jobs watch and jobs submit --wait also 10 failed, 11 kernel
 OOM, 12 cancelled, 13 expired.`,
-		Version:       version,
+		Version:       Version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {

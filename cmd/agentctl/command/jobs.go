@@ -19,7 +19,7 @@ import (
 
 // Where the job service is, and its first token, unless told otherwise.
 const (
-	DefaultAPI       = "http://127.0.0.1:8750"
+	DefaultAPI       = "http://127.0.0.1:8470"
 	DefaultTokenFile = "/var/lib/quittance-controller/first-token"
 )
 
