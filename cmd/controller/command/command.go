@@ -1,0 +1,348 @@
+// Package command is the controller's command line: verbs, flags and what is
+// printed. It owns no behaviour; every verb is one call into package controller.
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/quittance/quittance/controller"
+)
+
+// Version is the program's version, set by the linker in packages.
+var Version = "development"
+
+// version adds the commit where the build knows it.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if ok && Version == "development" {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" && len(s.Value) >= 12 {
+				return Version + "-" + s.Value[:12]
+			}
+		}
+	}
+	return Version
+}
+
+// exitUsage is the exit code of a command line that cannot be understood.
+const exitUsage = 2
+
+// Main runs the command line and returns the process's exit code: 0 done, 1
+// failed, 2 usage.
+func Main(args []string) int {
+	root := New()
+	root.SetArgs(args)
+	err := root.Execute()
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintln(os.Stderr, "controller: "+err.Error())
+	if _, usage := errors.AsType[*usageError](err); usage {
+		return exitUsage
+	}
+	return 1
+}
+
+type usageError struct{ error }
+
+func (e *usageError) Unwrap() error { return e.error }
+
+// exactly is cobra.ExactArgs with the usage exit code.
+func exactly(n int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := cobra.ExactArgs(n)(cmd, args); err != nil {
+			return &usageError{err}
+		}
+		return nil
+	}
+}
+
+// loader puts the configuration together.
+type loader func(*cobra.Command) (controller.Config, error)
+
+// New makes the whole command tree.
+func New() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "controller",
+		Short: "Run inference jobs through a host agent, exactly once each",
+		Long: "controller is the unprivileged half of Quittance: it serves the job API, runs attempts in\n" +
+			"lanes, and sees containers only through the host agent's signed receipts.",
+		SilenceErrors: true, SilenceUsage: true,
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	file := root.PersistentFlags().String("config", controller.DefaultConfigFile, "configuration file")
+	for _, k := range controller.ConfigKeys() {
+		root.PersistentFlags().String(k.Flag(), "", k.Doc+" (default "+k.Default()+")")
+	}
+	load := func(cmd *cobra.Command) (controller.Config, error) {
+		flags := map[string]string{}
+		for _, k := range controller.ConfigKeys() {
+			if f := cmd.Flags().Lookup(k.Flag()); f.Changed {
+				flags[k.Flag()] = f.Value.String()
+			}
+		}
+		return controller.LoadConfig(*file, cmd.Flags().Changed("config"), flags)
+	}
+	root.AddCommand(
+		run(load, "serve", "Run the job service and the lanes until SIGTERM", controller.Serve),
+		run(load, "api", "Run the job service alone until SIGTERM", controller.API),
+		work(load),
+		configCommand(load), tokenCommand(load), providerCommand(load), hostkeyCommand(load), storeCommand(load), versionCommand(),
+	)
+	return root
+}
+
+func run(load loader, use, short string, mode controller.Mode) *cobra.Command {
+	return &cobra.Command{
+		Use: use, Short: short, Args: exactly(0),
+		Long: short + ".\n\nThe first SIGTERM takes nothing new and lets running attempts finish within\nlanes.stop_timeout; a second one stops them at once.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := load(cmd)
+			if err != nil {
+				return err
+			}
+			first, second, end := signals(cmd.Context())
+			defer end()
+			return controller.Run(first, c, mode, controller.Options{Version: version(), Logger: controller.NewLogger(c), Stop: second})
+		},
+	}
+}
+
+func work(load loader) *cobra.Command {
+	cmd := run(load, "work", "Run the lanes alone, against the job service at --api", controller.Work)
+	api := cmd.Flags().String("api", "", "the same as --provider-api")
+	inner := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if *api != "" {
+			if err := cmd.Flags().Set("provider-api", *api); err != nil {
+				return err
+			}
+		}
+		return inner(cmd, args)
+	}
+	return cmd
+}
+
+// signals ends first at the first SIGTERM or SIGINT and second at the next.
+func signals(parent context.Context) (first, second context.Context, end func()) {
+	first, endFirst := context.WithCancel(parent)
+	second, endSecond := context.WithCancel(context.WithoutCancel(parent))
+	got := make(chan os.Signal, 2)
+	signal.Notify(got, unix.SIGTERM, unix.SIGINT)
+	done := make(chan struct{})
+	go func() {
+		for _, cancel := range []context.CancelFunc{endFirst, endSecond} {
+			select {
+			case <-got:
+				cancel()
+			case <-done:
+				return
+			}
+		}
+	}()
+	return first, second, func() {
+		signal.Stop(got)
+		close(done)
+		endFirst()
+		endSecond()
+	}
+}
+
+func configCommand(load loader) *cobra.Command {
+	config := &cobra.Command{Use: "config", Short: "Look at the configuration"}
+	mode := string(controller.Serve)
+	check := &cobra.Command{
+		Use: "check", Short: "Print the effective configuration, and every problem at once", Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch controller.Mode(mode) {
+			case controller.Serve, controller.API, controller.Work:
+			default:
+				return &usageError{errors.New("--mode must be serve, api or work")}
+			}
+			c, err := load(cmd)
+			if err != nil {
+				return err
+			}
+			text, err := controller.CheckConfig(c, controller.Mode(mode))
+			fmt.Fprint(cmd.OutOrStdout(), text)
+			return err
+		},
+	}
+	check.Flags().StringVar(&mode, "mode", mode, "serve, api or work")
+	config.AddCommand(check, &cobra.Command{
+		Use: "example", Short: "Print the documented example file", Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			fmt.Fprint(cmd.OutOrStdout(), controller.ExampleConfig())
+			return nil
+		},
+	})
+	return config
+}
+
+func tokenCommand(load loader) *cobra.Command {
+	token := &cobra.Command{Use: "token", Short: "Bearer tokens of the job service's users"}
+	spec := controller.TokenSpec{}
+	create := &cobra.Command{
+		Use: "create", Short: "Make a token and print it once; only its hash is stored", Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := load(cmd)
+			if err != nil {
+				return err
+			}
+			text, err := controller.CreateToken(cmd.Context(), c, spec)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), text)
+			return nil
+		},
+	}
+	create.Flags().StringVar(&spec.Workspace, "workspace", "default", "workspace that the token belongs to")
+	create.Flags().StringVar(&spec.Principal, "principal", "", "who uses it; shown as created_by")
+	create.Flags().StringVar(&spec.Role, "role", "submitter", "reader, submitter or admin")
+	create.Flags().DurationVar(&spec.RetryWindow, "retry-window", 0, "for clients that cannot keep an operation id; 0: off")
+	token.AddCommand(create)
+	return token
+}
+
+func providerCommand(load loader) *cobra.Command {
+	provider := &cobra.Command{Use: "provider", Short: "Nodes that may take jobs"}
+	provider.AddCommand(&cobra.Command{
+		Use: "add LINE", Short: "Register a node's public key: \"ssh-ed25519 KEY NAME\", or - for standard input", Args: exactly(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := load(cmd)
+			if err != nil {
+				return err
+			}
+			line, err := argument(cmd, args[0])
+			if err != nil {
+				return err
+			}
+			return controller.AddProvider(cmd.Context(), c, line)
+		},
+	}, &cobra.Command{
+		Use: "key", Short: "Print this node's own line for provider add; the key is made where there is none", Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := load(cmd)
+			if err != nil {
+				return err
+			}
+			line, err := controller.ProviderLine(c)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), line)
+			return nil
+		},
+	}, &cobra.Command{
+		Use: "handover PROVIDER STORE", Short: "Give a node's identity to another attempt store and fail what the old one runs", Args: exactly(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := load(cmd)
+			if err != nil {
+				return err
+			}
+			failed, err := controller.HandOver(cmd.Context(), c, args[0], args[1])
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "handed over; %d attempts failed as interrupted\n", failed)
+			return nil
+		},
+	})
+	return provider
+}
+
+func hostkeyCommand(load loader) *cobra.Command {
+	hostkey := &cobra.Command{Use: "hostkey", Short: "Host keys under which receipts count as verified"}
+	hostkey.AddCommand(&cobra.Command{
+		Use: "add KEY", Short: "Register a host's verifier key as `hostagent init` printed it, or - for standard input", Args: exactly(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := load(cmd)
+			if err != nil {
+				return err
+			}
+			key, err := argument(cmd, args[0])
+			if err != nil {
+				return err
+			}
+			verified, err := controller.AddHostKey(cmd.Context(), c, key)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "registered; %d receipts verified\n", verified)
+			return nil
+		},
+	})
+	return hostkey
+}
+
+func storeCommand(load loader) *cobra.Command {
+	attempts := &cobra.Command{Use: "store", Short: "The attempt store of a controller that is stopped"}
+	attempts.AddCommand(&cobra.Command{
+		Use: "check", Short: "Read every record and report damage; nothing is changed", Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := load(cmd)
+			if err != nil {
+				return err
+			}
+			report, err := controller.InspectStore(c)
+			if err != nil {
+				return err
+			}
+			fmt.Fprint(cmd.OutOrStdout(), report.Text)
+			if report.Damage > 0 {
+				return fmt.Errorf("%d files are damaged", report.Damage)
+			}
+			return nil
+		},
+	}, &cobra.Command{
+		Use: "show KEY", Short: "Print one record in its canonical form; it holds job input and results", Args: exactly(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := load(cmd)
+			if err != nil {
+				return err
+			}
+			text, err := controller.ShowAttempt(c, args[0])
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s\n", text)
+			return nil
+		},
+	})
+	return attempts
+}
+
+// maxArgument bounds what is read from standard input.
+const maxArgument = 64 << 10
+
+// argument is the argument itself, or standard input for "-".
+func argument(cmd *cobra.Command, arg string) (string, error) {
+	if arg != "-" {
+		return arg, nil
+	}
+	data, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), maxArgument+1))
+	if err == nil && len(data) > maxArgument {
+		err = fmt.Errorf("standard input is longer than %d bytes", maxArgument)
+	}
+	return string(data), err
+}
+
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version", Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			fmt.Fprintln(cmd.OutOrStdout(), "controller "+version())
+			return nil
+		},
+	}
+}

@@ -1,0 +1,133 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/quittance/quittance/controller/internal/attempt"
+	"github.com/quittance/quittance/controller/internal/jobs"
+	"github.com/quittance/quittance/controller/internal/store"
+	"github.com/quittance/quittance/protocol"
+)
+
+// withJobs opens the job service's database beside a running service, without
+// serving anything.
+func withJobs(ctx context.Context, c Config, use func(*jobs.Service) error) error {
+	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
+		return fmt.Errorf("state_dir: %w", err)
+	}
+	s, err := jobs.Open(ctx, jobsConfig(c, c.LoopbackAPI(), hclog.NewNullLogger()))
+	if err != nil {
+		return err
+	}
+	return join([]error{use(s), s.Close()})
+}
+
+// TokenSpec says whom a new token speaks for.
+type TokenSpec struct {
+	Workspace   string
+	Principal   string
+	Role        string        // reader, submitter or admin
+	RetryWindow time.Duration // 0: off
+}
+
+// CreateToken makes a bearer token, which is shown once.
+func CreateToken(ctx context.Context, c Config, spec TokenSpec) (token string, err error) {
+	err = withJobs(ctx, c, func(s *jobs.Service) (err error) {
+		token, err = s.CreateToken(ctx, jobs.TokenSpec{
+			Workspace: spec.Workspace, Principal: spec.Principal, Role: spec.Role, RetryWindow: spec.RetryWindow,
+		})
+		return err
+	})
+	return token, err
+}
+
+// AddProvider registers a node's public key: a line of ssh-ed25519, the key and
+// the provider's identity.
+func AddProvider(ctx context.Context, c Config, line string) error {
+	return withJobs(ctx, c, func(s *jobs.Service) error { return s.AddProviderKey(ctx, line) })
+}
+
+// AddHostKey registers a host's verifier key, so that receipts proved under it
+// are shown as verified. It returns how many receipts that are known already
+// became verified.
+func AddHostKey(ctx context.Context, c Config, text string) (verified int, err error) {
+	err = withJobs(ctx, c, func(s *jobs.Service) (err error) {
+		verified, err = s.AddHostKey(ctx, strings.TrimSpace(text))
+		return err
+	})
+	return verified, err
+}
+
+// HandOver gives a provider identity to another attempt store and fails the
+// attempts that the old one has in progress. It returns their number.
+func HandOver(ctx context.Context, c Config, provider, to string) (failed int, err error) {
+	id := protocol.ID(to)
+	if !id.Valid() {
+		return 0, fmt.Errorf("store: must be 32 lower-case hexadecimal digits, as `controller store check` prints it")
+	}
+	err = withJobs(ctx, c, func(s *jobs.Service) (err error) {
+		failed, err = s.HandOver(ctx, provider, id)
+		return err
+	})
+	return failed, err
+}
+
+// StoreReport describes a stopped attempt store.
+type StoreReport struct {
+	Text   string
+	Damage int // files that are not what the store wrote
+}
+
+// InspectStore reads a stopped attempt store whole and changes nothing.
+func InspectStore(c Config) (StoreReport, error) {
+	r, err := store.Inspect(c.AttemptsDir(), nil)
+	if err != nil {
+		return StoreReport{}, err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "store       %s\nscope       %s, provider %s, consumer %s, generation %s\nopened      %d times\n",
+		r.ID, r.Scope.APIOrigin, r.Scope.Provider, r.Scope.Consumer, r.Scope.Generation, r.Opens)
+	for _, e := range r.Active {
+		o := attempt.OriginOf(e.Record)
+		fmt.Fprintf(&b, "active      %s  %-18s lane %d  %s  %s\n", e.Key, e.Record.State(), o.Lane, o.Job, o.Kind)
+	}
+	fmt.Fprintf(&b, "history     %d records\n", len(r.History))
+	for generation, w := range r.Witnesses {
+		seen := "nothing"
+		if w.Highest != nil {
+			seen = fmt.Sprintf("receipt %d", w.Highest.Index)
+		}
+		fmt.Fprintf(&b, "witness     generation %s, %s\n", generation, seen)
+	}
+	for _, name := range r.Unfinished {
+		fmt.Fprintf(&b, "unfinished  %s\n", name)
+	}
+	for _, d := range r.Damage {
+		fmt.Fprintf(&b, "damage      %v\n", d)
+	}
+	return StoreReport{b.String(), len(r.Damage)}, nil
+}
+
+// ShowAttempt is one record of a stopped attempt store in its canonical form.
+func ShowAttempt(c Config, key string) ([]byte, error) {
+	r, err := store.Inspect(c.AttemptsDir(), nil)
+	if err != nil {
+		return nil, err
+	}
+	entry, ok := r.Records[key]
+	for _, e := range r.Active {
+		if e.Key == key {
+			entry, ok = e, true
+		}
+	}
+	if !ok {
+		return nil, fmt.Errorf("the attempt store has no record with this key; `controller store check` lists the active ones")
+	}
+	return attempt.Encode(entry.Record)
+}
