@@ -35,6 +35,14 @@ const (
 	KindOwnerChanged Kind = "owner_changed"
 )
 
+// Kinds are the receipt kinds of this version, in the order of a life.
+func Kinds() []Kind {
+	return []Kind{
+		KindGenesis, KindAgentStarted, KindAccepted, KindStarted, KindOOMObserved, KindExited, KindStuck, KindUnstuck,
+		KindRetired, KindConsumed, KindReleased, KindDrained, KindUndrained, KindOwnerChanged,
+	}
+}
+
 // Receipt is the decoded form of one leaf of the receipt log. The leaf's bytes
 // are what is signed for and hashed; this form is for reading them.
 type Receipt struct {
@@ -83,7 +91,7 @@ func DecodeReceipt(leaf []byte) (Receipt, error) {
 }
 
 func decodeBody(raw jsontext.Value, body any) error {
-	if err := json.Unmarshal(raw, body, json.RejectUnknownMembers(true)); err != nil {
+	if err := json.Unmarshal(raw, body, strictOptions); err != nil {
 		e := decodeError(err)
 		e.Field = "/body" + e.Field
 		return e

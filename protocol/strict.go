@@ -3,6 +3,7 @@ package protocol
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -30,9 +31,11 @@ func (e *DecodeError) Error() string {
 type Validator interface{ Validate() error }
 
 // DecodeStrict decodes exactly one JSON value into v and refuses duplicate and
-// unknown members, differently-cased names, trailing bytes, wrong types and
-// invalid UTF-8, and input longer than limit bytes (I33, I34). Where v is a
-// [Validator] it is validated too. Every error is a *[DecodeError].
+// unknown members, differently-cased names, trailing bytes, wrong types, invalid
+// UTF-8, and input longer than limit bytes (I33, I34). null is accepted only for
+// a pointer, an interface and a [jsontext.Value], and never for the whole
+// document. Where v is a [Validator] it is validated too. Every error is a
+// *[DecodeError].
 func DecodeStrict(data []byte, limit int, v any) error {
 	if len(data) > limit {
 		return &DecodeError{Reason: fmt.Sprintf("is longer than %d bytes", limit)}
@@ -40,8 +43,7 @@ func DecodeStrict(data []byte, limit int, v any) error {
 	if len(data) == 0 {
 		return &DecodeError{Reason: "is empty; a JSON object is required"}
 	}
-	err := json.Unmarshal(data, v, json.RejectUnknownMembers(true), json.MatchCaseInsensitiveNames(false))
-	if err != nil {
+	if err := json.Unmarshal(data, v, strictOptions); err != nil {
 		return decodeError(err)
 	}
 	if validator, ok := v.(Validator); ok {
@@ -50,7 +52,46 @@ func DecodeStrict(data []byte, limit int, v any) error {
 	return nil
 }
 
+// strictOptions are how everything in this package is decoded.
+var strictOptions = json.JoinOptions(
+	json.RejectUnknownMembers(true),
+	json.MatchCaseInsensitiveNames(false),
+	json.WithUnmarshalers(json.UnmarshalFromFunc(refuseNull)),
+)
+
+var (
+	unmarshalerFromType = reflect.TypeFor[json.UnmarshalerFrom]()
+	unmarshalerType     = reflect.TypeFor[json.Unmarshaler]()
+)
+
+// refuseNull is called before every value. By itself the library reads null as
+// the zero value of any type.
+func refuseNull(dec *jsontext.Decoder, v any) error {
+	if dec.PeekKind() != 'n' {
+		return errors.ErrUnsupported // go on as usual
+	}
+	t := reflect.TypeOf(v)
+	nullable := t.Implements(unmarshalerFromType) || t.Implements(unmarshalerType)
+	switch t = t.Elem(); t.Kind() {
+	case reflect.Pointer, reflect.Interface:
+		nullable = true
+	}
+	if nullable && dec.StackDepth() > 0 || t == rawType {
+		return errors.ErrUnsupported
+	}
+	return &nullError{string(dec.StackPointer())}
+}
+
+// nullError is null where there is no null.
+type nullError struct{ field string }
+
+func (e *nullError) Error() string { return "null" }
+
 func decodeError(err error) *DecodeError {
+	var null *nullError
+	if errors.As(err, &null) {
+		return &DecodeError{null.field, "has the wrong type or form: null given"}
+	}
 	var own *DecodeError
 	if errors.As(err, &own) {
 		return own
