@@ -207,7 +207,7 @@ func TestEveryCeilingAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !cmp.Equal(r, back) {
+	if !reflect.DeepEqual(r, back) {
 		t.Error("the full record reads back differently")
 	}
 }
