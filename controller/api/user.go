@@ -226,7 +226,7 @@ type Trust string
 const (
 	TrustVerified  Trust = "verified"  // proved under a host key that an operator registered
 	TrustAnnounced Trust = "announced" // nobody registered the key
-	TrustInvalid   Trust = "invalid"   // the key is registered and the proof fails
+	TrustInvalid   Trust = "invalid"   // the proof fails under the very key that it came with
 )
 
 // JobReceipts lists the signed host receipts of a job.
