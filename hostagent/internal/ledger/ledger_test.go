@@ -317,54 +317,57 @@ func TestAttestAfterIdleness(t *testing.T) {
 func TestFailureIsFinal(t *testing.T) {
 	for _, op := range []string{"write", "sync"} {
 		t.Run(op, func(t *testing.T) {
-			x := newFixture(t)
-			x.append("acknowledged")
-			x.f.mu.Lock()
-			x.f.fail = func(got, _ string) error {
-				if got == op {
-					return errIO
+			synctest.Test(t, func(t *testing.T) {
+				x := newFixture(t)
+				x.append("acknowledged")
+				synctest.Wait() // the spare is made
+				x.f.mu.Lock()
+				x.f.fail = func(got, _ string) error {
+					if got == op {
+						return errIO
+					}
+					return nil
 				}
-				return nil
-			}
-			x.f.mu.Unlock()
-			first := x.try("unacknowledged")
-			if _, ok := errors.AsType[*FailedError](first.err); !ok || !errors.Is(first.err, unix.EIO) {
-				t.Fatalf("%v", first.err)
-			}
-			select {
-			case <-x.l.Failed():
-			default:
-				t.Fatal("Failed is not closed")
-			}
-			x.f.mu.Lock()
-			x.f.fail = nil
-			before := x.f.mutations
-			x.f.mu.Unlock()
-			if second := x.try("later"); second.err != first.err {
-				t.Fatalf("%v, want the first error", second.err)
-			}
-			if r := x.release("base", 0); r.err != first.err {
-				t.Fatalf("release: %v, want the first error", r.err)
-			}
-			if err := x.l.Close(); !errors.Is(err, unix.EIO) {
-				t.Fatalf("close: %v", err)
-			}
-			if x.f.mutations != before {
-				t.Fatal("something was written after the failure")
-			}
-			x.f.restart()
-			x.open()
-			served := x.recovered()
-			if len(served) < 2 || served[1] != "acknowledged" {
-				t.Fatalf("recovered %q", served)
-			}
-			x.close()
-			// What that process served is on the disk, although the sync that
-			// should have brought it there had failed.
-			x.f.powerCut(seeded(1), 0)
-			x.open()
-			x.want(served...)
-			x.close()
+				x.f.mu.Unlock()
+				first := x.try("unacknowledged")
+				if _, ok := errors.AsType[*FailedError](first.err); !ok || !errors.Is(first.err, unix.EIO) {
+					t.Fatalf("%v", first.err)
+				}
+				select {
+				case <-x.l.Failed():
+				default:
+					t.Fatal("Failed is not closed")
+				}
+				x.f.mu.Lock()
+				x.f.fail = nil
+				before := x.f.mutations
+				x.f.mu.Unlock()
+				if second := x.try("later"); second.err != first.err {
+					t.Fatalf("%v, want the first error", second.err)
+				}
+				if r := x.release("base", 0); r.err != first.err {
+					t.Fatalf("release: %v, want the first error", r.err)
+				}
+				if err := x.l.Close(); !errors.Is(err, unix.EIO) {
+					t.Fatalf("close: %v", err)
+				}
+				if x.f.mutations != before {
+					t.Fatal("something was written after the failure")
+				}
+				x.f.restart()
+				x.open()
+				served := x.recovered()
+				if len(served) < 2 || served[1] != "acknowledged" {
+					t.Fatalf("recovered %q", served)
+				}
+				x.close()
+				// What that process served is on the disk, although the sync that
+				// should have brought it there had failed.
+				x.f.powerCut(seeded(1), 0)
+				x.open()
+				x.want(served...)
+				x.close()
+			})
 		})
 	}
 }

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -238,7 +239,9 @@ func (l *Ledger) each(u used, yield func(Entry, error) bool) bool {
 			yield(Entry{}, &DamageError{File: l.path(u.ordinal), Offset: offset, Reason: "the record changed after it was verified"})
 			return false
 		}
-		if !yield(entryOf(r, positionOf(u.ordinal, offset)), nil) {
+		e := entryOf(r, positionOf(u.ordinal, offset))
+		e.Payload = bytes.Clone(e.Payload) // whoever keeps it must not keep the whole segment
+		if !yield(e, nil) {
 			return false
 		}
 		offset += Size(len(r.payload))
