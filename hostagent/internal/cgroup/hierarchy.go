@@ -30,7 +30,8 @@ func (h hierarchy) limited(mode protocol.CgroupMode) bool {
 
 // detect reads a mount table in the form of /proc/PID/mountinfo. On hybrid
 // machines (a cgroup2 mount without the memory controller beside v1 mounts)
-// the answer is v1 and the cgroup2 mount is left out.
+// the answer is v1, and the cgroup2 mount is one more hierarchy without limits
+// of ours: the runtime joins that too.
 func detect(table string) (protocol.CgroupMode, []hierarchy, error) {
 	var v1 []hierarchy
 	var v2 *hierarchy
@@ -63,6 +64,9 @@ func detect(table string) (protocol.CgroupMode, []hierarchy, error) {
 			if !slices.ContainsFunc(v1, func(h hierarchy) bool { return h.has(needed) }) {
 				return "", nil, fmt.Errorf("cgroup: the memory controller is on cgroup v1 but no v1 hierarchy with %s is mounted; mount it, or boot with systemd.unified_cgroup_hierarchy=1", needed)
 			}
+		}
+		if v2 != nil {
+			v1 = append(v1, *v2)
 		}
 		return protocol.CgroupV1, v1, nil
 	}

@@ -14,6 +14,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/quittance/quittance/protocol"
@@ -26,6 +27,10 @@ var ErrGone = errors.New("process is gone")
 
 // Identity is a process number with the start time that makes it unique within
 // one boot of the machine.
+//
+// Two processes can share it only where a number comes round within one clock
+// tick (10 ms), which takes intent; whoever takes a process up again later asks
+// its cgroup too.
 type Identity struct {
 	PID        int64
 	StartTicks int64 // field 22 of /proc/PID/stat, in clock ticks since boot
@@ -44,8 +49,9 @@ func Identify(pid int64) (Identity, error) {
 // Handle holds a process by a pidfd: a number that is used again does not
 // change whom it means. It is safe for concurrent use; Close ends its waits.
 type Handle struct {
-	id   Identity
-	file *os.File
+	id     Identity
+	file   *os.File
+	closed atomic.Bool
 }
 
 // Open takes hold of exactly the process id. The order matters: the descriptor
@@ -95,6 +101,14 @@ func (h *Handle) Exited() (bool, error) {
 // Wait returns nil once the process has ended (a zombie has), the context's
 // error, or [os.ErrClosed] after Close. Only one Wait at a time.
 func (h *Handle) Wait(ctx context.Context) error {
+	err := h.wait(ctx)
+	if err != nil && h.closed.Load() {
+		return os.ErrClosed
+	}
+	return err
+}
+
+func (h *Handle) wait(ctx context.Context) error {
 	raw, err := h.file.SyscallConn()
 	if err != nil {
 		return fmt.Errorf("pidfd of process %d: %w", h.id.PID, err)
@@ -144,7 +158,10 @@ func (h *Handle) Signal(sig unix.Signal) error {
 }
 
 // Close lets go of the process without touching it.
-func (h *Handle) Close() error { return h.file.Close() }
+func (h *Handle) Close() error {
+	h.closed.Store(true)
+	return h.file.Close()
+}
 
 // readable polls one pidfd without waiting: it is readable once its process ended.
 func readable(fd uintptr) (bool, error) {
