@@ -159,6 +159,16 @@ func (r *reader) u32() int {
 	return 0
 }
 
+// count reads how many entries of at least that many bytes follow.
+func (r *reader) count(each int) int {
+	n := r.u32()
+	if n > len(r.b)/each {
+		r.bad, r.b = true, nil
+		return 0
+	}
+	return n
+}
+
 func (r *reader) hash() (h tlog.Hash) {
 	copy(h[:], r.take(tlogHashSize))
 	return h
@@ -193,7 +203,7 @@ func decodeSnapshot(snapshot []byte) (*tree, map[protocol.Index][]byte, error) {
 	}
 	t.size, t.base = t.pruned, xtlog.StoredHashIndex(0, t.pruned)
 	var order []int64
-	for range min(r.u32(), len(r.b)/tlogHashSize) {
+	for range r.count(8 + tlogHashSize) {
 		stored := r.u64()
 		t.kept[stored] = r.hash()
 		order = append(order, stored)
@@ -209,7 +219,7 @@ func decodeSnapshot(snapshot []byte) (*tree, map[protocol.Index][]byte, error) {
 	}
 	leaves := map[protocol.Index][]byte{}
 	var carried []protocol.Index
-	for range min(r.u32(), len(r.b)) {
+	for range r.count(8 + 4 + 1) {
 		index := protocol.Index(r.u64())
 		leaf := r.take(r.u32())
 		h, ok := t.leaf(int64(index))
