@@ -51,6 +51,7 @@ type process struct {
 	log    string
 	exited chan struct{} // closed once it was reaped
 	err    error         // how it ended; read after exited
+	told   bool          // its early end was reported already
 }
 
 // start starts a program with its output in a log file.
@@ -87,7 +88,7 @@ func (p *process) stop(patience time.Duration) error {
 	}
 	select {
 	case <-p.exited:
-		if p.err != nil {
+		if p.err != nil && !p.told {
 			return fmt.Errorf("%s did not end well: %w", p.name, p.err)
 		}
 		return nil
@@ -112,6 +113,7 @@ func (n *node) await(ctx context.Context, p *process, what string, patience time
 		}
 		select {
 		case <-p.exited:
+			p.told = true
 			return fmt.Errorf("%s: %s ended: %w", what, p.name, errors.Join(p.err, err))
 		case <-ctx.Done():
 			return fmt.Errorf("%s: not within %s: %w", what, patience, err)

@@ -89,26 +89,21 @@ cgroup_root = %q
 // startController starts the controller as its own user and proves that this
 // user cannot use the engine.
 func (n *node) startController(ctx context.Context) error {
-	for _, socket := range []string{n.engine.Address()} {
-		_, err := call(ctx, n.controllerUser(), "", nil, "ctr", "--address", socket, "--connect-timeout", "2s", "version")
-		if err == nil || !strings.Contains(err.Error(), "permission denied") {
-			return fmt.Errorf("the controller's user was not kept from the engine's socket: %w", errors.Join(err, errors.New("expected permission denied")))
-		}
+	_, err := call(ctx, n.controllerUser(), "", nil, "ctr", "--address", n.engine.Address(), "--connect-timeout", "2s", "version")
+	if err == nil || !strings.Contains(err.Error(), "permission denied") {
+		return fmt.Errorf("the controller's user was not kept from the engine's socket: %w", errors.Join(err, errors.New("expected permission denied")))
 	}
 	n.show.fact("user %d is kept from the engine's socket: permission denied", controllerUID)
 	if err := n.writeOfferings(); err != nil {
 		return err
 	}
-	for _, dir := range []string{"controller", "controller-run"} {
-		if err := os.Mkdir(n.path(dir), 0o700); err != nil {
-			return err
-		}
-		if err := os.Chown(n.path(dir), controllerUID, controllerUID); err != nil {
-			return err
-		}
+	if err := os.Mkdir(n.path("controller"), 0o700); err != nil {
+		return err
+	}
+	if err := os.Chown(n.path("controller"), controllerUID, controllerUID); err != nil {
+		return err
 	}
 	config := fmt.Sprintf(`state_dir = %q
-runtime_dir = %q
 
 [service]
 listen = %q
@@ -122,12 +117,11 @@ socket = %q
 [lanes]
 offerings_dir = %q
 history = 8
-`, n.path("controller"), n.path("controller-run"), apiAddress, n.socket(), n.path("offerings"))
+`, n.path("controller"), apiAddress, n.socket(), n.path("offerings"))
 	if err := os.WriteFile(n.path("controller.toml"), []byte(config), 0o644); err != nil {
 		return err
 	}
 	n.api = "http://" + apiAddress
-	var err error
 	if n.controller, err = n.start("controller", n.controllerUser(), "--config", n.path("controller.toml"), "serve"); err != nil {
 		return err
 	}
@@ -154,7 +148,7 @@ func (n *node) registerHostKey(ctx context.Context) error {
 	return nil
 }
 
-func (n *node) tokenFile() string { return n.path("controller", "first-token") }
+func (n *node) tokenFile() string { return n.path("controller", "jobs", "first-token") }
 
 // offered reports whether every example kind can be submitted.
 func (n *node) offered(ctx context.Context) error {

@@ -20,7 +20,7 @@ import (
 // Where the job service is, and its first token, unless told otherwise.
 const (
 	DefaultAPI       = "http://127.0.0.1:8470"
-	DefaultTokenFile = "/var/lib/quittance-controller/first-token"
+	DefaultTokenFile = "/var/lib/quittance-controller/jobs/first-token"
 )
 
 func (a *app) jobsCommand() *cobra.Command {
