@@ -5,6 +5,7 @@
 package hostagent
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quittance/quittance/hostagent/internal/config"
+	"github.com/quittance/quittance/hostagent/internal/ledger"
 )
 
 // Config is the agent's effective configuration.
@@ -60,14 +62,32 @@ func NewLogger(c Config) hclog.Logger {
 	})
 }
 
+// IsUnmending reports whether an error is one that starting the agent again
+// cannot mend: an operator has to look first.
+func IsUnmending(err error) bool {
+	if _, refused := errors.AsType[*config.Error](err); refused {
+		return true
+	}
+	if _, damaged := errors.AsType[*ledger.DamageError](err); damaged {
+		return true
+	}
+	if _, other := errors.AsType[*ledger.GenerationError](err); other {
+		return true
+	}
+	return errors.Is(err, ledger.ErrNotExist) || errors.Is(err, ledger.ErrLost) || errors.Is(err, errState)
+}
+
+// errState says that the state directory or the host key is not as init made it.
+var errState = errors.New("the agent's state is not usable")
+
 // checkStateDir refuses a state directory that others can enter.
 func checkStateDir(c Config) error {
 	info, err := os.Stat(c.StateDir)
 	if err != nil {
-		return fmt.Errorf("state_dir: %w: run `hostagent init`", err)
+		return fmt.Errorf("state_dir: %w: %w: run `hostagent init`", errState, err)
 	}
 	if !info.IsDir() || info.Mode().Perm()&0o077 != 0 {
-		return fmt.Errorf("state_dir %s must be a directory of mode 0700: chmod 0700 it", c.StateDir)
+		return fmt.Errorf("%w: state_dir %s must be a directory of mode 0700: chmod 0700 it", errState, c.StateDir)
 	}
 	return nil
 }

@@ -33,11 +33,14 @@ func version() string {
 	return Version
 }
 
-// exitUsage is the exit code of a command line that cannot be understood.
-const exitUsage = 2
+// Exit codes beside 0 (done) and 1 (failed: trying again may help). The unit
+// does not restart the agent after the two here.
+const (
+	exitUsage     = 2  // the command line cannot be understood
+	exitUnmending = 78 // a restart cannot mend it: configuration, ledger, host key (EX_CONFIG)
+)
 
-// Main runs the command line and returns the process's exit code: 0 done, 1
-// failed, 2 usage.
+// Main runs the command line and returns the process's exit code.
 func Main(args []string) int {
 	// The log sink runs before anything else of this program: it must not read,
 	// log or open anything that its worker could notice.
@@ -53,6 +56,9 @@ func Main(args []string) int {
 	fmt.Fprintln(os.Stderr, "hostagent: "+err.Error())
 	if _, usage := errors.AsType[*usageError](err); usage {
 		return exitUsage
+	}
+	if hostagent.IsUnmending(err) {
+		return exitUnmending
 	}
 	return 1
 }

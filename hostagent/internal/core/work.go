@@ -160,7 +160,8 @@ func (x *stepper) workProgress(e WorkProgress) {
 	}
 	r.step, r.stepError = e.Step, bound(e.Error)
 	if e.Error == "" {
-		x.unstick(a, r)
+		// A step that begins does not end the mark: after a restart the steps
+		// before the one that fails are gone through again.
 		return
 	}
 	if e.SinceMillis < x.v.Bounds.StuckAfterMillis || r.phase == phaseCreating || r.phase == phaseStarting {
@@ -180,7 +181,7 @@ func (x *stepper) workProgress(e WorkProgress) {
 	})
 }
 
-// unstick withdraws the mark once the step that failed is done.
+// unstick withdraws the mark once what was waited for has happened.
 func (x *stepper) unstick(a *Allocation, r *run) {
 	if a.Stuck == nil {
 		return
