@@ -46,7 +46,7 @@ func (c *Client) classify(f *Failure, route api.Route, got received) (*answer, *
 		f.Cause = err
 		return nil, f
 	}
-	return &answer{f.Reply, got.body}, nil
+	return &answer{f.Reply, got.body, *f}, nil
 }
 
 // refine names what an answer means by its status and topology alone; where

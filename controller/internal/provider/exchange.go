@@ -108,6 +108,7 @@ type call struct {
 type answer struct {
 	reply attempt.Reply
 	raw   []byte
+	about Failure // what is known of the exchange, should the content fail a check
 }
 
 // exchange makes one exchange and settles it. On failure the error is a
@@ -150,6 +151,9 @@ func (c *Client) exchange(parent context.Context, k call) (*answer, *Failure) {
 			return nil, c.refine(f, k.route, got)
 		}
 		f.Class, f.Disposition, f.Repeat = classifyTransport(parent, ctx, got.sent, err)
+		if k.route.Name == api.RouteGrant.Name && f.Disposition == protocol.Unknown {
+			f.Repeat = false // it may have been issued
+		}
 		f.Cause = err
 		return nil, f
 	}

@@ -37,8 +37,9 @@ func do[T any](ctx context.Context, c *Client, k call, check func(*T) error) (T,
 	}
 	fail := func(class Class, err error) (T, attempt.Reply, error) {
 		var none T
-		return none, got.reply, &Failure{Operation: k.route.Name, Class: class, Disposition: protocol.Unknown,
-			Status: got.reply.Status, RequestID: got.reply.RequestID, Reply: got.reply, Cause: err}
+		f := got.about
+		f.Class, f.Disposition, f.Cause = class, protocol.Unknown, err
+		return none, got.reply, &f
 	}
 	if err := api.Decode(got.raw, k.route.MaxResponse, &value); err != nil {
 		return fail(ClassMalformed, err)
