@@ -76,7 +76,8 @@ func openCapture(f *os.File) (*capture, error) {
 	}
 	head := int64(binary.BigEndian.Uint64(header[offsetHead:]))
 	tail := int64(binary.BigEndian.Uint64(header[offsetTail:]))
-	if string(header[:len(magic)]) != magic || head < 0 || tail < 0 || head+tail > protocol.MaxLogCapture {
+	if string(header[:len(magic)]) != magic || head < 0 || tail < 0 ||
+		head > protocol.MaxLogCapture || tail > protocol.MaxLogCapture-head { // each alone first: their sum may overflow
 		return nil, errors.New("log sink: the file is no capture of ours")
 	}
 	return &capture{file: f, head: head, tail: tail}, nil
