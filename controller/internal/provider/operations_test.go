@@ -255,8 +255,8 @@ func TestRequestsAsSent(t *testing.T) {
 func TestGrant(t *testing.T) {
 	member := api.UploadMember{Upload: testUpload, Length: 3, SHA256: testDigest}
 	secret := "bearer-s3cret"
-	grant := func(p *peer) api.Grant {
-		return api.Grant{Upload: testUpload, URL: "http://" + p.listener.Addr().String() + "/store/v1/uploads/" + testUpload,
+	grant := func(c *peerConn) api.Grant {
+		return api.Grant{Upload: testUpload, URL: "http://" + c.LocalAddr().String() + "/store/v1/uploads/" + testUpload,
 			Bearer: secret, Expires: 1, Length: 3, SHA256: testDigest}
 	}
 	for name, row := range map[string]struct {
@@ -275,9 +275,8 @@ func TestGrant(t *testing.T) {
 		"bearer of text": {func(g *api.Grant) { g.Bearer = secret + "\r\nX: y" }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var p *peer
-			p = newPeer(t, false, func(c *peerConn) {
-				g := grant(p)
+			p := newPeer(t, false, func(c *peerConn) {
+				g := grant(c)
 				row.change(&g)
 				answers(g)(c)
 			})

@@ -70,7 +70,7 @@ func TestOpenRewritesAfterUncleanClose(t *testing.T) {
 		}
 		d.durable = map[string]*memInode{}
 	}
-	s = opened(t, cfg)
+	opened(t, cfg) // and cut before it wrote anything of its own
 	m.crash(nil)
 	s = opened(t, cfg)
 	sameEntries(t, s.Active(), []Entry{e})
