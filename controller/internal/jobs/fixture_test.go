@@ -42,6 +42,12 @@ type node struct {
 // open starts a service; location is a database as in Config, "" for SQLite.
 func open(t testing.TB, location string, change func(*Config)) *fixture {
 	t.Helper()
+	return openAs(t, location, "node-1", change)
+}
+
+// openAs is open with another name for its provider.
+func openAs(t testing.TB, location, provider string, change func(*Config)) *fixture {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +78,7 @@ func open(t testing.TB, location string, change func(*Config)) *fixture {
 	})
 	f := &fixture{t: t, s: s, origin: config.PublicOrigin}
 	f.token = f.newToken("default", "alice", "admin")
-	f.node = f.newNode("node-1")
+	f.node = f.newNode(provider)
 	f.node.hello(2)
 	return f
 }
