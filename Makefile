@@ -62,9 +62,9 @@ demo: ## real jobs through the whole path on this machine; as root
 	$(GO) run ./integration/demo
 
 .PHONY: packages
-packages: ## .deb and .rpm to dist/
+packages: ## .deb and .rpm to build/packages/
 	packaging/build.sh
 
 .PHONY: clean
 clean: ## remove what was built
-	rm -rf build dist
+	rm -rf build

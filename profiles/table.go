@@ -3,6 +3,7 @@ package profiles
 import (
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,7 +37,10 @@ func (e *Error) Error() string {
 }
 
 // report collects problems.
-type report struct{ problems []Problem }
+type report struct {
+	problems []Problem
+	asked    map[string]bool // every key that was looked for, without positions; nil: not wanted
+}
 
 func (r *report) add(key, format string, args ...any) {
 	r.problems = append(r.problems, Problem{Key: key, Detail: fmt.Sprintf(format, args...)})
@@ -66,8 +70,18 @@ func (t *table) has(name string) bool {
 	return ok
 }
 
-func (t *table) get(name string) (any, bool) {
+// ask notes that name is a key here.
+func (t *table) ask(name string) {
 	t.known = append(t.known, name)
+	if t.report.asked != nil {
+		t.report.asked[position.ReplaceAllString(t.key(name), "")] = true
+	}
+}
+
+var position = regexp.MustCompile(`\[[0-9]+\]`)
+
+func (t *table) get(name string) (any, bool) {
+	t.ask(name)
 	v, ok := t.values[name]
 	return v, ok
 }
@@ -179,7 +193,7 @@ func formatSize(n int64) string {
 
 func (t *table) size(name string, fallback, low, high int64) int64 {
 	if !t.has(name) {
-		t.known = append(t.known, name)
+		t.ask(name)
 		return fallback
 	}
 	n, ok := parseSize(read(t, name, "", "a string"))
@@ -197,7 +211,7 @@ func (t *table) size(name string, fallback, low, high int64) int64 {
 // millis reads a duration in whole milliseconds.
 func (t *table) millis(name string, fallback, low, high time.Duration) int64 {
 	if !t.has(name) {
-		t.known = append(t.known, name)
+		t.ask(name)
 		return fallback.Milliseconds()
 	}
 	d, err := time.ParseDuration(read(t, name, "", "a string"))
