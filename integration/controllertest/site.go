@@ -1,0 +1,389 @@
+package controllertest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/quittance/quittance/integration/agenttest"
+)
+
+// Patience bounds every wait for a real condition.
+const Patience = 60 * time.Second
+
+// Site is one test's agent, controller and job service.
+type Site struct {
+	T     testing.TB
+	Lab   *agenttest.Lab
+	Proxy *Proxy // in front of the job service; nil unless asked for
+
+	kit       *Kit
+	dir       string // of the controller's user
+	gate      string // shared with workers
+	listen    string // address of the job service
+	origin    string
+	flags     []string
+	processes []*Process
+}
+
+// Options of a site.
+type Options struct {
+	Lossy bool // put a Proxy between lanes and job service; use StartAPI and StartWork
+	Lanes int  // default 1
+	Flags []string
+}
+
+// profileText is the test worker's profile. The gate is the one writable mount.
+const profileText = `name  = "test"
+image = "quittance.local/controller-test"
+args  = ["/worker"]
+user  = "65532:65532"
+[resources]
+memory = "64MiB"
+pids   = 64
+[[filesystem.mounts]]
+source   = %q
+target   = "/gate"
+writable = true
+[channel]
+address = "tcp://127.0.0.1:8080"
+ready   = { http = "/health", status = 200, json = "/status=READY", timeout = "30s", interval = "20ms" }
+[lifecycle]
+stop_grace = "1s"
+[process]
+init = true
+`
+
+// OfferingKind is the kind that the test worker serves.
+const OfferingKind = "test.v1"
+
+const offeringText = `kind    = "test.v1"
+profile = "test"
+adapter = "http"
+[input]
+content_type = "text/plain"
+from         = "job"
+[request]
+path    = "/predict"
+timeout = "1m"
+[response]
+content_type = "application/json"
+max          = "64KiB"
+`
+
+// uploadOfferingText is the same worker with its input from an upload.
+const uploadOfferingText = `kind    = "test-upload.v1"
+profile = "test"
+adapter = "http"
+[input]
+content_type = "text/plain"
+from         = "upload"
+[request]
+path    = "/predict"
+timeout = "1m"
+[response]
+content_type = "application/json"
+max          = "64KiB"
+`
+
+// NewSite starts a private engine and an agent that serves the test worker.
+// Controllers are started by the test.
+func (k *Kit) NewSite(t testing.TB, o Options) *Site {
+	t.Helper()
+	lab := k.Agent.NewLab(t, "--controller-uids", fmt.Sprint(UID), "--socket-group", fmt.Sprint(GID))
+	dir, err := os.MkdirTemp("", "qs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Site{T: t, Lab: lab, kit: k, dir: dir}
+	t.Cleanup(s.clean)
+	s.gate = filepath.Join(dir, "gate")
+	for _, d := range []string{s.gate, s.path("offerings"), s.path("user")} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, mode := range map[string]os.FileMode{dir: 0o755, s.gate: 0o777} {
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chown(s.path("user"), UID, GID); err != nil {
+		t.Fatal(err)
+	}
+	ref := strings.TrimSpace(lab.Command("image", "import", k.image))
+	profile, err := pin(fmt.Sprintf(profileText, s.gate), ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, text := range map[string]string{
+		filepath.Join(filepath.Dir(lab.StateDir()), "profiles", "test.toml"): profile,
+		s.path("offerings/test.toml"):                                        offeringText,
+		s.path("offerings/upload.toml"):                                      uploadOfferingText,
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.listen = freeAddress(t)
+	s.origin = "http://" + s.listen
+	if o.Lossy {
+		s.Proxy = newProxy(t, s.listen)
+		s.origin = "http://" + s.Proxy.Address()
+	}
+	lanes := max(o.Lanes, 1)
+	s.flags = append([]string{
+		"--config", "/dev/null", "--state-dir", s.path("user/state"), "--host-socket", lab.Socket(), "--lanes-offerings-dir", s.path("offerings"),
+		"--service-listen", s.listen, "--service-public-origin", s.origin, "--lanes-count", fmt.Sprint(lanes), "--lanes-history", "4",
+		"--lanes-poll", "50ms", "--lanes-heartbeat", "250ms", "--lanes-disk-reserve", "1MiB", "--retry-backoff-min", "50ms", "--retry-backoff-max", "1s",
+		"--lanes-stop-timeout", "20s", "--log-level", "debug",
+	}, o.Flags...)
+	lab.Start()
+	return s
+}
+
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return address
+}
+
+func (s *Site) path(name string) string { return filepath.Join(s.dir, name) }
+
+// StateDir is the controller's state directory.
+func (s *Site) StateDir() string { return s.path("user/state") }
+
+// Process is one controller process.
+type Process struct {
+	site   *Site
+	cmd    *exec.Cmd
+	log    lockedBuffer
+	exited chan struct{}
+}
+
+// Launch starts a controller with a verb as the controller's user and does not
+// wait.
+func (s *Site) Launch(verb string, environment ...string) *Process {
+	s.T.Helper()
+	p := &Process{site: s, exited: make(chan struct{})}
+	arguments := append([]string{verb}, s.flags...)
+	if verb == "work" {
+		arguments = append(arguments, "--api", s.origin)
+	}
+	p.cmd = exec.Command(s.kit.binary, arguments...)
+	p.cmd.Env = append([]string{"PATH=/usr/bin:/bin"}, environment...)
+	p.cmd.Stderr = &p.log
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: UID, Gid: GID}}
+	if err := p.cmd.Start(); err != nil {
+		s.T.Fatal(err)
+	}
+	s.processes = append(s.processes, p)
+	go func() {
+		// How it ended is what the test did to it; see Exited.
+		_ = p.cmd.Wait()
+		close(p.exited)
+	}()
+	return p
+}
+
+// Serve starts job service and lanes in one process and waits until the
+// service answers.
+func (s *Site) Serve(environment ...string) *Process {
+	s.T.Helper()
+	p := s.Launch("serve", environment...)
+	s.awaitService(p)
+	return p
+}
+
+// StartAPI starts the job service alone, with the lanes' key registered.
+func (s *Site) StartAPI() *Process {
+	s.T.Helper()
+	line := s.Command("provider", "key")
+	s.Command("provider", "add", strings.TrimSpace(line))
+	p := s.Launch("api")
+	s.awaitService(p)
+	return p
+}
+
+// StartWork starts the lanes alone.
+func (s *Site) StartWork(environment ...string) *Process {
+	s.T.Helper()
+	return s.Launch("work", environment...)
+}
+
+func (s *Site) awaitService(p *Process) {
+	s.T.Helper()
+	s.Eventually("the job service answers", func() (bool, error) {
+		if p.ended() {
+			return false, fmt.Errorf("the controller ended:\n%s", p.Log())
+		}
+		client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+		answer, err := client.Get("http://" + s.listen + "/v1/jobs") // any answer will do
+		if err != nil {
+			return false, nil
+		}
+		return true, answer.Body.Close()
+	})
+}
+
+// Command runs one command of the controller as its user and returns its
+// output.
+func (s *Site) Command(verb ...string) string {
+	s.T.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, s.kit.binary, append(verb, s.flags...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: UID, Gid: GID}}
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		s.T.Fatalf("controller %s: %v\n%s", strings.Join(verb, " "), err, stderr.String())
+	}
+	return stdout.String()
+}
+
+func (p *Process) ended() bool {
+	select {
+	case <-p.exited:
+		return true
+	default:
+		return false
+	}
+}
+
+// Log is what the process wrote so far.
+func (p *Process) Log() string { return p.log.String() }
+
+// Kill ends the process as the kernel would.
+func (p *Process) Kill() { p.signal(syscall.SIGKILL) }
+
+// Stop ends the process as systemd would and waits until it has.
+func (p *Process) Stop() { p.signal(syscall.SIGTERM) }
+
+// Signal sends one signal and does not wait.
+func (p *Process) Signal(sig syscall.Signal) {
+	p.site.T.Helper()
+	if p.ended() {
+		return
+	}
+	if err := p.cmd.Process.Signal(sig); err != nil {
+		p.site.T.Fatal(err)
+	}
+}
+
+func (p *Process) signal(sig syscall.Signal) {
+	p.site.T.Helper()
+	p.Signal(sig)
+	p.AwaitExit()
+}
+
+// AwaitExit waits for the process to end, for example at a failpoint.
+func (p *Process) AwaitExit() {
+	p.site.T.Helper()
+	select {
+	case <-p.exited:
+	case <-time.After(Patience):
+		p.site.T.Fatalf("the controller did not end:\n%s", p.Log())
+	}
+}
+
+// Killed reports whether the process, which has ended, ended by SIGKILL.
+func (p *Process) Killed() bool {
+	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL
+}
+
+// Eventually polls a real condition; an error ends the wait at once.
+func (s *Site) Eventually(what string, condition func() (bool, error)) {
+	s.T.Helper()
+	deadline := time.Now().Add(Patience)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		ok, err := condition()
+		if err != nil {
+			s.T.Fatalf("%s: %v", what, err)
+		}
+		if ok {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.T.Fatalf("%s: not within %s", what, Patience)
+		}
+		<-tick.C
+	}
+}
+
+// OpenGate lets every "hold" go on.
+func (s *Site) OpenGate() {
+	s.T.Helper()
+	if err := os.WriteFile(filepath.Join(s.gate, "open"), nil, 0o644); err != nil {
+		s.T.Fatal(err)
+	}
+}
+
+// Executions counts the requests that workers began to work on.
+func (s *Site) Executions() int {
+	s.T.Helper()
+	data, err := os.ReadFile(filepath.Join(s.gate, "executions"))
+	if err != nil && !os.IsNotExist(err) {
+		s.T.Fatal(err)
+	}
+	return bytes.Count(data, []byte("\n"))
+}
+
+// clean stops every process and, where the test failed, shows their logs.
+func (s *Site) clean() {
+	for i, p := range s.processes {
+		if !p.ended() {
+			if err := p.cmd.Process.Kill(); err != nil {
+				s.T.Error(err)
+			}
+			<-p.exited
+		}
+		if s.T.Failed() {
+			s.T.Logf("controller %d's log:\n%s", i+1, p.Log())
+		}
+	}
+	if s.Proxy != nil {
+		s.Proxy.close()
+	}
+	if err := os.RemoveAll(s.dir); err != nil {
+		s.T.Error(err)
+	}
+}
+
+// lockedBuffer may be written and read at once.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}

@@ -1,0 +1,93 @@
+// Command worker is what the controller's lane tests run inside containers: a
+// static HTTP server whose behaviour the request itself chooses. Every request
+// that it begins to work on leaves a line in /gate/executions, so that a test
+// counts what really ran, and "hold" waits until the test makes /gate/open.
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+func main() {
+	http.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { answer(w, `{"status":"READY"}`) })
+	http.HandleFunc("POST /predict", predict)
+	fail(http.ListenAndServe("127.0.0.1:8080", nil))
+}
+
+func predict(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return // the request was cut: nothing was executed
+	}
+	begun()
+	verb, argument, _ := strings.Cut(string(body), " ")
+	switch verb {
+	case "hold":
+		for !exists("/gate/open") {
+			time.Sleep(5 * time.Millisecond)
+		}
+	case "eat": // MEBIBYTES: touches that much memory
+		eat(argument)
+	case "exit": // CODE
+		code, err := strconv.Atoi(argument)
+		fail(err)
+		os.Exit(code)
+	case "refuse":
+		w.WriteHeader(http.StatusUnprocessableEntity)
+		return
+	}
+	sum := sha256.Sum256(body)
+	answer(w, fmt.Sprintf(`{"length":%d,"sha256":"%s"}`, len(body), hex.EncodeToString(sum[:])))
+}
+
+// begun leaves a line that survives whatever becomes of the process.
+func begun() {
+	f, err := os.OpenFile("/gate/executions", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666)
+	fail(err)
+	_, err = f.WriteString("x\n")
+	fail(err)
+	fail(f.Close())
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// eaten keeps the memory from being freed.
+var eaten [][]byte
+
+func eat(mebibytes string) {
+	n, err := strconv.Atoi(mebibytes)
+	fail(err)
+	for range n {
+		block := make([]byte, 1<<20)
+		for i := 0; i < len(block); i += 4096 {
+			block[i] = 1
+		}
+		eaten = append(eaten, block)
+	}
+}
+
+func answer(w http.ResponseWriter, text string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
+	if _, err := io.WriteString(w, text); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+}
+
+func fail(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(70)
+	}
+}
