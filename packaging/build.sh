@@ -5,7 +5,8 @@
 #
 #	packaging/build.sh [DIRECTORY]
 #
-# QUITTANCE_VERSION names the version; the default is made of the commit.
+# QUITTANCE_VERSION names the version and SOURCE_DATE_EPOCH the time; the defaults
+# are made of the commit.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -13,7 +14,7 @@ out=${1:-build/packages}
 stage=build/stage
 nfpm=github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2
 
-SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 VERSION=${QUITTANCE_VERSION:-0.1.0~git$(TZ=UTC git log -1 --date=format-local:%Y%m%d%H%M%S --format=%cd).$(git rev-parse --short=12 HEAD)}
 ARCH=$(go env GOARCH)
 export SOURCE_DATE_EPOCH VERSION ARCH
@@ -28,6 +29,10 @@ for program in hostagent controller agentctl; do
 		-o "$stage/$program/$program" "./cmd/$program"
 	go run ./packaging/man -program "$program" -dir "$stage/$program" -date "$SOURCE_DATE_EPOCH"
 done
+# Trees are packed with the modes that they have here.
+mkdir "$stage/hostagent/profiles" "$stage/controller/offerings"
+install -m 0644 packaging/etc/profiles/* "$stage/hostagent/profiles/"
+install -m 0644 packaging/etc/offerings/* "$stage/controller/offerings/"
 find "$stage" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 
 # nfpm has a module graph of its own: it is run, not required.
