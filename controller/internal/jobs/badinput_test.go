@@ -1,0 +1,467 @@
+package jobs
+
+import (
+	"bufio"
+	"bytes"
+	"database/sql"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/quittance/quittance/controller/api"
+	"github.com/quittance/quittance/protocol"
+)
+
+// snapshot is every row of every table.
+func (f *fixture) snapshot() string {
+	f.t.Helper()
+	db, err := sql.Open("sqlite", strings.TrimPrefix(f.s.config.Database, "sqlite:"))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer db.Close()
+	tables := column(f.t, db, `SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name`)
+	if len(tables) < 10 {
+		f.t.Fatalf("only %d tables", len(tables))
+	}
+	var b strings.Builder
+	for _, table := range tables {
+		fmt.Fprintf(&b, "%s\n", table)
+		rows, err := db.Query(`SELECT * FROM ` + table + ` ORDER BY 1, 2`)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		names, err := rows.Columns()
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		for rows.Next() {
+			values := make([]any, len(names))
+			targets := make([]any, len(names))
+			for i := range values {
+				targets[i] = &values[i]
+			}
+			if err := rows.Scan(targets...); err != nil {
+				f.t.Fatal(err)
+			}
+			fmt.Fprintf(&b, "%v\n", values)
+		}
+		if err := rows.Close(); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	return b.String()
+}
+
+func column(t testing.TB, db *sql.DB, query string) []string {
+	t.Helper()
+	rows, err := db.Query(query)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	var values []string
+	for rows.Next() {
+		var value string
+		if err := rows.Scan(&value); err != nil {
+			t.Fatal(err)
+		}
+		values = append(values, value)
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return values
+}
+
+// scene is a service with a running attempt on which every route has something
+// to work on.
+type scene struct {
+	*fixture
+	job, page api.Job
+	attempt   string
+	upload    string
+}
+
+func newScene(t *testing.T) *scene {
+	f := open(t, "", nil)
+	s := &scene{fixture: f}
+	upload := must[api.Upload](t, 201, f.upload(f.token, "image/png", []byte("picture")))
+	s.upload = upload.Upload
+	s.page = must[api.CreateJobAnswer](t, 201, f.user(f.token, "POST", "/v1/jobs",
+		&api.CreateJob{Kind: "page", Uploads: []string{s.upload}}, api.HeaderIdempotencyKey, "page")).Job
+	s.job = f.create("op", "x")
+	s.attempt = f.node.start(&s.page, "key").Attempt
+	return s
+}
+
+// target fills a route's path for the scene.
+func (s *scene) target(route api.Route) string {
+	job := s.job.Job
+	if route.Name == "grant" || route.Name == "uploads" {
+		job = s.page.Job
+	}
+	path := strings.NewReplacer("{job}", job, "{attempt}", s.attempt, "{upload}", s.upload).Replace(route.Path)
+	switch route.Name {
+	case "feed":
+		path += "?kind=echo&attempted=false&limit=10"
+	case "inventory":
+		path += "?state=in_progress&limit=10"
+	}
+	return path
+}
+
+// message is a request of the route that would have an effect if it were let in.
+func (s *scene) message(route api.Route) any {
+	switch route.Name {
+	case "hello":
+		return s.node.announcement(2)
+	case "grant":
+		return &api.GrantRequest{Attempt: s.attempt}
+	case "start":
+		return s.node.startOf(&s.job, "another")
+	case "progress":
+		return &api.Progress{Store: s.node.store, Seq: 1, Phase: api.PhaseRunning}
+	case "complete":
+		return completeOf(s.attempt, "result")
+	case "fail":
+		return &api.Fail{Attempt: s.attempt, Code: api.FailWorkerLost, Message: "m"}
+	case "receipts":
+		return &api.HostReceipts{Attempt: s.attempt, Key: "k", Receipts: []api.HostReceipt{{Leaf: api.Bytes("x"), Proof: "p"}}}
+	case "createJob":
+		return &api.CreateJob{Kind: "echo", Input: &api.CreateData{Text: new(string)}}
+	case "createUpload":
+		return []byte("a file")
+	}
+	return nil
+}
+
+// base is a good request of the route, not yet sent.
+func (s *scene) base(route api.Route) request {
+	r := request{method: route.Method, path: s.target(route), header: http.Header{}}
+	if message := s.message(route); message != nil {
+		r.body = encode(message)
+	}
+	switch {
+	case route.Provider:
+	case route.Name == "store":
+		r.header.Set("Authorization", "Bearer qg_unknown")
+	default:
+		r.header.Set("Authorization", "Bearer "+s.token)
+	}
+	switch route.Name {
+	case "createUpload":
+		r.header.Set("Content-Type", "image/png")
+		r.header.Set("Content-Digest", digestField(protocol.DigestOf(r.body)))
+	case "createJob", "retry":
+		r.header.Set(api.HeaderIdempotencyKey, "fresh")
+	}
+	return r
+}
+
+func (s *scene) sendTo(route api.Route, r request) reply {
+	if route.Provider {
+		return s.send(r, s.node.signer)
+	}
+	return s.send(r, nil)
+}
+
+// I33, I34: whatever is wrong with a request, the documented problem comes back
+// and nothing changed.
+func TestEveryRouteRefusesBadRequests(t *testing.T) {
+	s := newScene(t)
+	stranger := s.newNode("unregistered-later")
+	for _, route := range api.Routes() {
+		t.Run(route.Name, func(t *testing.T) {
+			s.t, s.fixture.t = t, t
+			before := s.snapshot()
+			check := func(name string, code api.Code, field string, got reply) {
+				t.Helper()
+				problem := refused(t, code, got)
+				if field != "" && problem.Field != field {
+					t.Fatalf("%s: field %q, want %q: %s", name, problem.Field, field, got.body)
+				}
+				if route.Provider && got.header.Get(api.HeaderTopology) == "" {
+					t.Fatalf("%s: no topology", name)
+				}
+				if after := s.snapshot(); after != before {
+					t.Fatalf("%s: the refused request had an effect:\n%s\n%s", name, before, after)
+				}
+			}
+			with := func(change func(*request)) reply {
+				t.Helper()
+				r := s.base(route)
+				change(&r)
+				return s.sendTo(route, r)
+			}
+			header := func(name string, values ...string) func(*request) {
+				return func(r *request) {
+					r.bend = func(sent *http.Request) { sent.Header[http.CanonicalHeaderKey(name)] = values }
+				}
+			}
+
+			if route.Name != "store" {
+				if route.Provider || route.Method != "GET" {
+					check("no version", api.CodeVersionRequired, api.HeaderVersion, with(header(api.HeaderVersion)))
+				}
+				check("other version", api.CodeUnknownVersion, api.HeaderVersion, with(header(api.HeaderVersion, "2")))
+				check("two versions", api.CodeUnknownVersion, api.HeaderVersion, with(header(api.HeaderVersion, "1", "1")))
+			}
+			check("content encoding", api.CodeUnsupportedType, "", with(header("Content-Encoding", "gzip")))
+			query := "?surprise=1"
+			if strings.Contains(s.target(route), "?") {
+				query = "&surprise=1"
+			}
+			check("unknown query", api.CodeBadRequest, "query", with(func(r *request) { r.path += query }))
+			check("broken query", api.CodeBadRequest, "query", with(func(r *request) { r.path += strings.Replace(query, "surprise=1", "a=%zz", 1) }))
+			check("wrong method", api.CodeMethodNotAllowed, "", s.send(request{method: "DELETE", path: s.target(route)}, nil))
+
+			if route.Provider {
+				s.badSigners(t, route, stranger, check, with)
+			} else if route.Name != "store" {
+				s.badTokens(t, route, check, with)
+			}
+			if route.MaxRequest > 0 {
+				s.badBodies(t, route, check, with)
+			} else {
+				check("body where none is", api.CodeBadRequest, "body", with(func(r *request) { r.body = []byte("{}") }))
+				check("type where no body is", api.CodeBadRequest, "Content-Type", with(header("Content-Type", "application/json")))
+			}
+			if strings.Contains(route.Path, "{job}") {
+				check("absent job", api.CodeNotFound, "", with(func(r *request) {
+					r.path = strings.ReplaceAll(strings.ReplaceAll(r.path, s.job.Job, api.NewJobID()), s.page.Job, api.NewJobID())
+				}))
+				check("job out of form", api.CodeNotFound, "", with(func(r *request) {
+					r.path = strings.ReplaceAll(strings.ReplaceAll(r.path, s.job.Job, "job-1"), s.page.Job, "job-1")
+				}))
+			}
+			if strings.Contains(route.Path, "{attempt}") && route.MaxRequest == 0 {
+				check("absent attempt", api.CodeNotFound, "", with(func(r *request) {
+					r.path = strings.ReplaceAll(r.path, s.attempt, api.NewAttemptID())
+				}))
+			}
+			s.badQueries(route, check, with)
+		})
+	}
+}
+
+type checkFunc func(name string, code api.Code, field string, got reply)
+
+type withFunc func(change func(*request)) reply
+
+func (s *scene) badSigners(t *testing.T, route api.Route, stranger *node, check checkFunc, with withFunc) {
+	t.Helper()
+	check("unsigned", api.CodeUnsigned, "", s.send(s.base(route), nil))
+	check("a token instead", api.CodeUnsigned, "", s.send(func() request {
+		r := s.base(route)
+		r.header.Set("Authorization", "Bearer "+s.token)
+		return r
+	}(), nil))
+	check("signed for another target", api.CodeBadSignature, "", with(func(r *request) {
+		r.bend = func(sent *http.Request) { sent.URL.RawQuery += "&" }
+	}))
+	check("altered after signing", api.CodeBadSignature, "", with(func(r *request) {
+		r.bend = func(sent *http.Request) {
+			if r.body == nil {
+				sent.Header.Set("Signature", "sig=:"+strings.Repeat("A", 86)+"==:")
+				return
+			}
+			changed := append(bytes.Clone(r.body), ' ')
+			sent.Body, sent.ContentLength = io.NopCloser(bytes.NewReader(changed)), int64(len(changed))
+			sent.GetBody = nil
+		}
+	}))
+	other := s.base(route)
+	got := s.send(other, s.unregistered())
+	check("unregistered key", api.CodeUnknownKey, "", got)
+	if strings.Contains(route.Path, "{attempt}") {
+		check("another provider's attempt", api.CodeNotFound, "", s.send(s.goodFor(route), stranger.signer))
+	}
+}
+
+func (s *scene) badTokens(t *testing.T, route api.Route, check checkFunc, with withFunc) {
+	t.Helper()
+	token := func(values ...string) func(*request) {
+		return func(r *request) { r.header["Authorization"] = values }
+	}
+	check("no token", api.CodeUnauthenticated, "", with(token()))
+	check("unknown token", api.CodeUnauthenticated, "", with(token("Bearer qt_unknown")))
+	check("other scheme", api.CodeUnauthenticated, "", with(token("Basic "+s.token)))
+	check("two tokens", api.CodeUnauthenticated, "", with(token("Bearer "+s.token, "Bearer "+s.token)))
+	check("signed instead", api.CodeUnauthenticated, "", func() reply {
+		r := s.base(route)
+		r.header.Del("Authorization")
+		return s.send(r, s.node.signer)
+	}())
+}
+
+func (s *scene) badBodies(t *testing.T, route api.Route, check checkFunc, with withFunc) {
+	t.Helper()
+	check("over the ceiling", api.CodeTooLarge, "", s.announce(route, route.MaxRequest+1))
+	check("no length", api.CodeLengthRequired, "", with(func(r *request) {
+		r.bend = func(sent *http.Request) { sent.ContentLength = -1 }
+	}))
+	if route.Name == "createUpload" {
+		check("no digest", api.CodeBadRequest, "Content-Digest", with(func(r *request) { r.header.Del("Content-Digest") }))
+		check("other digest", api.CodeBadRequest, "Content-Digest", with(func(r *request) { r.header.Set("Content-Digest", "sha-512=:AAAA:") }))
+		check("no type", api.CodeUnsupportedType, "", with(func(r *request) { r.header["Content-Type"] = nil }))
+		return
+	}
+	check("other type", api.CodeUnsupportedType, "", with(func(r *request) { r.header.Set("Content-Type", "text/plain") }))
+	bodies := []struct{ name, body, field string }{
+		{"empty", "", ""},
+		{"not JSON", "hello", ""},
+		{"an array", "[]", ""},
+		{"null", "null", ""},
+		{"cut", string(s.base(route).body[:len(s.base(route).body)-1]), ""},
+		{"trailing bytes", string(s.base(route).body) + "{}", ""},
+		{"unknown member", strings.Replace(string(s.base(route).body), "{", `{"surprise":1,`, 1), "/surprise"},
+		{"duplicate member", duplicated(string(s.base(route).body)), ""},
+		{"invalid UTF-8", strings.Replace(string(s.base(route).body), `"`, "\"\xff", 1), ""},
+	}
+	for _, row := range bodies {
+		check(row.name, api.CodeBadRequest, row.field, with(func(r *request) { r.body = []byte(row.body) }))
+	}
+	first, _, _ := strings.Cut(strings.TrimPrefix(string(s.base(route).body), `{"`), `"`)
+	check("wrong type", api.CodeBadRequest, "/"+first, with(func(r *request) {
+		_, rest, _ := strings.Cut(string(r.body), ",")
+		if rest == "" {
+			rest = "}"
+		} else {
+			rest = "," + rest
+		}
+		r.body = []byte(`{"` + first + `":true` + rest)
+	}))
+}
+
+// duplicated repeats an object's first member.
+func duplicated(object string) string {
+	first, _, _ := strings.Cut(strings.TrimPrefix(object, `{"`), `"`)
+	return strings.TrimSuffix(object, "}") + `,"` + first + `":0}`
+}
+
+func (s *scene) badQueries(route api.Route, check checkFunc, with withFunc) {
+	queries := map[string][]struct{ query, field string }{
+		"feed": {
+			{"?attempted=false&limit=1", "kind"}, {"?kind=echo&limit=1", "attempted"}, {"?kind=echo&attempted=1&limit=1", "attempted"},
+			{"?kind=echo&attempted=true", "limit"}, {"?kind=echo&attempted=true&limit=0", "limit"}, {"?kind=echo&attempted=true&limit=101", "limit"},
+			{"?kind=echo&attempted=true&limit=01", "limit"}, {"?kind=echo&kind=echo&attempted=true&limit=1", "kind"},
+			{"?kind=echo&attempted=true&limit=1&cursor=", "cursor"}, {"?kind=echo&attempted=true&limit=1&cursor=" + strings.Repeat("A", 600), "cursor"},
+		},
+		"inventory": {{"?limit=1", "state"}, {"?state=failed&limit=1", "state"}, {"?state=in_progress", "limit"}},
+		"listJobs": {
+			{"?state=running", "state"}, {"?kind=No", "kind"}, {"?label=a", "label"}, {"?wait=61s", "wait"}, {"?wait=-1s", "wait"},
+			{"?wait=soon", "wait"}, {"?after=1", "after"}, {"?wait=1s&after=x", "after"}, {"?limit=101", "limit"},
+		},
+		"getJob": {{"?wait=1h", "wait"}, {"?wait=1s&after=-1", "after"}},
+	}
+	for _, row := range queries[route.Name] {
+		check(row.query, api.CodeBadRequest, row.field, with(func(r *request) {
+			path, _, _ := strings.Cut(r.path, "?")
+			r.path = path + row.query
+		}))
+	}
+}
+
+// goodFor is a request whose messages are right in themselves, so that only who
+// sends it decides.
+func (s *scene) goodFor(route api.Route) request {
+	r := s.base(route)
+	if route.Name == "receipts" {
+		signer, leaf := s.receipt(s.attempt)
+		r.body = encode(&api.HostReceipts{Attempt: s.attempt, Key: signer, Receipts: []api.HostReceipt{{Leaf: leaf, Proof: ""}}})
+	}
+	return r
+}
+
+// announce sends a header that announces length bytes and no byte of them: the
+// answer must not wait for the body.
+func (s *scene) announce(route api.Route, length int64) reply {
+	s.t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.origin, "http://"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer conn.Close()
+	r := s.base(route)
+	kind := r.header.Get("Content-Type")
+	if kind == "" {
+		kind = api.ContentJSON
+	}
+	if _, err := fmt.Fprintf(conn, "%s %s HTTP/1.1\r\nHost: x\r\nQuittance-API-Version: 1\r\nAuthorization: Bearer %s\r\nIdempotency-Key: k\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n",
+		route.Method, r.path, s.token, kind, length); err != nil {
+		s.t.Fatal(err)
+	}
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return reply{status: response.StatusCode, header: response.Header, body: body}
+}
+
+func TestUnknownPaths(t *testing.T) {
+	f := open(t, "", nil)
+	for _, path := range []string{"/v2/jobs", "/provider/v1", "/v1/jobs/", "//v1/jobs", "/v1/./jobs", "/v1/jobs/../jobs", "/store/v1/uploads"} {
+		refused(t, api.CodeNotFound, f.user(f.token, "GET", path, nil))
+	}
+	refused(t, api.CodeNotFound, f.user(f.token, "GET", "/v1/jobs/"+strings.Repeat("a", 2000), nil))
+	equal(t, "allow", f.user(f.token, "PUT", "/v1/jobs", nil).header.Get("Allow"), "GET, POST")
+}
+
+// A body that breaks off is refused and has no effect.
+func TestBodyThatBreaksOff(t *testing.T) {
+	s := newScene(t)
+	before := s.snapshot()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.origin, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := fmt.Fprintf(conn, "POST /v1/jobs HTTP/1.1\r\nHost: x\r\nQuittance-API-Version: 1\r\nAuthorization: Bearer %s\r\nIdempotency-Key: k\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"kind\":\"echo\"}", s.token); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused(t, api.CodeBadRequest, reply{status: response.StatusCode, header: response.Header, body: body})
+	equal(t, "rows", s.snapshot(), before)
+}
+
+// I37: no token, input or result reaches the log or a refusal.
+func TestSecretsStayOut(t *testing.T) {
+	s := newScene(t)
+	const secret = "s3cr3t-value"
+	for _, body := range []string{
+		`{"kind":"` + secret + `"}`, `{"kind":"echo","input":{"text":"` + secret + `","json":1}}`, `{"kind":"echo","` + secret + `":1`,
+		`{"kind":"typed","input":{"json":{"n":"` + secret + `"}}}`,
+	} {
+		got := s.user(s.token, "POST", "/v1/jobs", body, api.HeaderIdempotencyKey, "k")
+		if got.status < 400 || (bytes.Contains(got.body, []byte(secret)) && !strings.Contains(body, `"`+secret+`":1`)) {
+			t.Fatalf("%s: %d %s", body, got.status, got.body)
+		}
+	}
+	if got := s.user("qt_"+secret, "GET", "/v1/jobs", nil); bytes.Contains(got.body, []byte(secret)) {
+		t.Fatalf("%s", got.body)
+	}
+	dump := s.snapshot()
+	if strings.Contains(dump, s.token) {
+		t.Fatal("a token is stored in the clear")
+	}
+}
