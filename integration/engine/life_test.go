@@ -3,6 +3,7 @@
 package engine_test
 
 import (
+	"bufio"
 	"io"
 	"net/http"
 	"strings"
@@ -156,7 +157,6 @@ func TestOneAllocationToReleased(t *testing.T) {
 	}
 
 	// A channel reaches the worker itself.
-	var answer string
 	lab.Eventually("the worker accepts a channel", func() (bool, error) {
 		conn, err := c.gen.Channel(t.Context(), 1, "attempt-1")
 		if hostclient.IsCode(err, protocol.CodeNotConnectable) {
@@ -176,9 +176,13 @@ func TestOneAllocationToReleased(t *testing.T) {
 		if err := conn.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
 			return false, err
 		}
-		text, err := io.ReadAll(io.LimitReader(conn, 300))
-		answer = string(text)
-		return strings.Contains(answer, "hello"), nil
+		answer, err := http.ReadResponse(bufio.NewReader(conn), req)
+		if err != nil {
+			return false, err
+		}
+		defer answer.Body.Close()
+		text, err := io.ReadAll(answer.Body)
+		return string(text) == "hello", err
 	})
 
 	retired := c.retire(1)

@@ -41,7 +41,8 @@ type world struct {
 	defect defect
 	err    string // the first violation
 
-	durable    int // groups that are durable
+	replaying  bool // only the last action of a path is checked
+	durable    int  // groups that are durable
 	held       []heldStep
 	containers map[protocol.ID]*container
 	pending    []Event           // results that the workers have not reported yet
@@ -331,7 +332,9 @@ func (w *world) act(action string) {
 		w.containers[w.nonceOf[number]].running, w.containers[w.nonceOf[number]].ended = false, true
 		w.pending = append(w.pending, WorkExited{Number: number, Body: exitFacts(0, protocol.VerdictNotKilled)})
 	}
-	w.check()
+	if !w.replaying {
+		w.check()
+	}
 }
 
 // finish lets everything end: after it nothing of a retired number is left.
@@ -437,6 +440,17 @@ func (w *world) key() string {
 	return b.String()
 }
 
+// replay is the world after a path that was checked before.
+func replay(t *testing.T, path []string) *world {
+	w := newWorld(t, noDefect)
+	w.replaying = true
+	for _, a := range path {
+		w.act(a)
+	}
+	w.replaying = false
+	return w
+}
+
 // Every order of up to six actions on two numbers, without repeating a
 // situation: numbering, retirement, consumption and release.
 func TestExhaustiveSmallScope(t *testing.T) {
@@ -447,15 +461,8 @@ func TestExhaustiveSmallScope(t *testing.T) {
 	for range depth {
 		var next [][]string
 		for _, path := range layer {
-			base := newWorld(t, noDefect)
-			for _, a := range path {
-				base.act(a)
-			}
-			for _, action := range base.actions() {
-				w := newWorld(t, noDefect)
-				for _, a := range path {
-					w.act(a)
-				}
+			for _, action := range replay(t, path).actions() {
+				w := replay(t, path)
 				if strings.HasPrefix(action, "allocate") || strings.HasPrefix(action, "burn") {
 					if w.state.Accepted >= mostNumbers {
 						continue

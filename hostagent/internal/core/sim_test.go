@@ -175,12 +175,6 @@ func (s *sim) allocate(n protocol.Number, profile, purpose string, owner protoco
 	})
 }
 
-func (s *sim) retire(n protocol.Number, purpose string) *Reply {
-	return s.ask(func(id RequestID) Event {
-		return Retire{ID: id, Caller: controller(testOwner), Number: n, Body: protocol.RetireRequest{Purpose: purpose}}
-	})
-}
-
 func (s *sim) consume(n protocol.Number, purpose string) *Reply {
 	leaf := protocol.Digest("sha256:" + hex64)
 	if a := s.state.Allocation(n); a != nil {

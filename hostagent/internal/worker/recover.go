@@ -65,6 +65,16 @@ func (w *worker) look(ctx context.Context, e core.InspectEffect) (core.Event, *p
 	if err != nil && !errors.Is(err, process.ErrGone) && !errors.Is(err, channel.ErrExited) && !errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, err
 	}
+	if alive {
+		// A number used again within one clock tick has the same start time;
+		// only our own cgroup tells it apart (I17).
+		if alive, err = w.group.Holds(e.Created.PID); err != nil {
+			return nil, nil, err
+		}
+		if !alive {
+			w.close()
+		}
+	}
 	switch {
 	case alive && !e.Ran && found && c.Task != nil && c.Task.State == engine.TaskCreated:
 		return core.WorkNeverRan{Number: w.number}, nil, nil

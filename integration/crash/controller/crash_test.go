@@ -54,6 +54,8 @@ var points = []struct {
 	{"retirement.saved", once, 1},
 	{"publisher.sent", once, 1},
 	{"record.terminal_confirmed", once, 1},
+	{"maintenance.archived", once, 1},
+	{"maintenance.released", once, 1},
 }
 
 // I15, I26–I32, FR-27: one kill at each point.
