@@ -23,7 +23,7 @@ func TestDecodeRefusesWhatIsNotExactlyTheMessage(t *testing.T) {
 		{"wrong type", `"lane":0`, `"lane":"0"`, "/lane", "wrong type"},
 		{"float", `"lane":0`, `"lane":0.5`, "/lane", "wrong type"},
 		{"null", `"lane":0`, `"lane":null`, "/lane", "must not be null"},
-		{"trailing bytes", `aa4"}}`, `aa4"}} `+"{}", "", "after its end"},
+		{"trailing bytes", `aa4"}}`, `aa4"}} ` + "{}", "", "after its end"},
 		{"bad digest", `sha256:8f`, `sha256:8F`, "/input/sha256", "must be sha256:"},
 		{"negative length", `"length":2`, `"length":-1`, "/input/length", "must be from 0"},
 		{"bad job", `job-0`, `job-x`, "/job", "must be job-"},

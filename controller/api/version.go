@@ -88,6 +88,9 @@ var (
 // RouteStore serves an upload's bytes to the bearer of a read grant.
 var RouteStore = Route{"store", http.MethodGet, "/store/v1/uploads/{upload}", false, 0, MaxUploadBytes}
 
+// RouteOpenAPI serves the description of both faces to everyone.
+var RouteOpenAPI = Route{"openapi", http.MethodGet, "/openapi.json", false, 0, 1 << 20}
+
 // The user's operations.
 var (
 	RouteCreateJob     = Route{"createJob", http.MethodPost, "/v1/jobs", false, 5 << 20, 256 << 10}
@@ -110,7 +113,7 @@ var (
 func Routes() []Route {
 	return []Route{
 		RouteHello, RouteFeed, RouteInput, RouteUploads, RouteGrant, RouteStart, RouteAttempt,
-		RouteInventory, RouteProgress, RouteComplete, RouteFail, RouteReceipts, RouteStore,
+		RouteInventory, RouteProgress, RouteComplete, RouteFail, RouteReceipts, RouteStore, RouteOpenAPI,
 		RouteCreateJob, RouteListJobs, RouteGetJob, RouteEvents, RouteResult, RouteJobReceipts,
 		RouteProvenance, RouteWhy, RouteCancel, RouteClose, RouteRetry, RouteCreateUpload, RouteGetUpload,
 		RouteListOfferings,

@@ -168,7 +168,9 @@ func (f *fixture) send(r request, sign *signing.Signer) reply {
 	if response.Header.Get(api.HeaderRequestID) == "" {
 		f.t.Fatalf("%s %s: no request id", r.method, r.path)
 	}
-	return reply{status: response.StatusCode, header: response.Header, body: body}
+	got := reply{status: response.StatusCode, header: response.Header, body: body}
+	described(f.t, sent, r.body, got)
+	return got
 }
 
 // user sends a request with a token.

@@ -77,6 +77,7 @@ func (s *Service) endpoints() []endpoint {
 		{route: api.RouteFail, handle: fail},
 		{route: api.RouteReceipts, handle: attachReceipts},
 		{route: api.RouteStore, open: true, handle: serveGranted},
+		{route: api.RouteOpenAPI, open: true, handle: describe},
 
 		{route: api.RouteCreateJob, role: records.RoleSubmitter, handle: createJob},
 		{route: api.RouteListJobs, role: records.RoleReader, params: append([]string{"state", "kind", "label", "limit", "cursor"}, wait...), limit: waitTimeout, handle: listJobs},

@@ -9,12 +9,14 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
 	"github.com/dunglas/httpsfv"
 
 	"github.com/quittance/quittance/controller/api"
+	"github.com/quittance/quittance/controller/internal/jobs/openapi"
 	"github.com/quittance/quittance/controller/internal/jobs/records"
 	"github.com/quittance/quittance/protocol"
 )
@@ -249,6 +251,15 @@ func listOfferings(c *call) error {
 		return err
 	}
 	return c.answer(http.StatusOK, &offerings)
+}
+
+// document is the same for every service of this version.
+var document = sync.OnceValue(openapi.Document)
+
+func describe(c *call) error {
+	c.w.Header().Set("Content-Type", api.ContentJSON)
+	c.send(http.StatusOK, document())
+	return nil
 }
 
 // digestField is a digest as Content-Digest has it.
