@@ -131,3 +131,56 @@ func ShowAttempt(c Config, key string) ([]byte, error) {
 	}
 	return attempt.Encode(entry.Record)
 }
+
+// ResolveAttempt writes an operator's decision about an attempt that holds its
+// lane into the stopped store: a hold that was looked at, or an attempt that was
+// entered before a restart and whose offering says hold. Nothing is sent and
+// nothing runs again. reference is the service's identity of the attempt, typed
+// by the person who decides. It returns what is lost by it.
+func ResolveAttempt(ctx context.Context, c Config, key, reference, note string) (lost string, err error) {
+	if note == "" || len(note) > attempt.MaxNoteBytes {
+		return "", fmt.Errorf("note: must say why, in 1 to %d bytes", attempt.MaxNoteBytes)
+	}
+	r, err := store.Inspect(c.AttemptsDir(), nil)
+	if err != nil {
+		return "", err
+	}
+	s, err := store.Open(store.Config{
+		Dir: c.AttemptsDir(), Scope: r.Scope, MaxActive: c.Lanes.MaxActive, History: c.Lanes.History, DiskReserve: c.Lanes.DiskReserve.Bytes,
+	})
+	if err != nil {
+		return "", err
+	}
+	lost, err = resolve(ctx, s, key, reference, note)
+	return lost, join([]error{err, s.Close()})
+}
+
+func resolve(ctx context.Context, s *store.Store, key, reference, note string) (lost string, err error) {
+	entry, ok := s.Get(key)
+	if !ok {
+		return "", fmt.Errorf("the attempt store has no active record with this key")
+	}
+	admission, admitted := attempt.AdmissionOf(entry.Record)
+	if !admitted || admission.Reference != reference {
+		return "", fmt.Errorf("reference: is not this attempt's; `controller store show` prints it")
+	}
+	now := protocol.TimestampOf(time.Now())
+	var event attempt.Event
+	switch record := entry.Record.(type) {
+	case attempt.TerminalHeld:
+		lost = "The outcome kept in the record is never published; what the service recorded stands."
+		event = attempt.Resolved{Resolution: attempt.Resolution{UID: int64(os.Getuid()), Note: note, At: now}}
+	case attempt.Acknowledged:
+		lost = "Whatever the worker had computed is lost; the attempt stays in progress at the service until its lease lapses."
+		if entry, err = s.Update(ctx, key, attempt.Noted{Fact: attempt.Fact{Name: "operator", Text: note, At: now}}); err != nil {
+			return "", err
+		}
+		event = attempt.Over{Reason: attempt.EndOperator, At: now}
+	default:
+		return "", fmt.Errorf("the attempt is %s, which needs no decision", record.State())
+	}
+	if _, err := s.Apply(ctx, entry, event); err != nil {
+		return "", err
+	}
+	return lost, nil
+}

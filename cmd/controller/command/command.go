@@ -319,6 +319,25 @@ func storeCommand(load loader) *cobra.Command {
 			return nil
 		},
 	})
+	var reference, note string
+	resolve := &cobra.Command{
+		Use: "resolve KEY", Short: "Decide about an attempt that holds its lane; says what is lost by it", Args: exactly(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := load(cmd)
+			if err != nil {
+				return err
+			}
+			lost, err := controller.ResolveAttempt(cmd.Context(), c, args[0], reference, note)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), lost)
+			return nil
+		},
+	}
+	resolve.Flags().StringVar(&reference, "reference", "", "the service's identity of the attempt, as store show prints it")
+	resolve.Flags().StringVar(&note, "note", "", "why, for the record")
+	attempts.AddCommand(resolve)
 	return attempts
 }
 

@@ -126,7 +126,15 @@ func Run(cfg Config, job Job) (Result, error) {
 	if failure == nil {
 		failure = r.afterSuccess()
 	} else if r.Observer.Stopped() == nil {
-		r.afterFailure(failure)
+		settled, err := r.afterFailure(failure)
+		if err != nil {
+			return result, err
+		}
+		if !settled {
+			// Recovery settles the number first, however long that takes.
+			result.Stop = &observer.Stop{Reason: observer.Interrupted, Cause: failure.Cause}
+			return result, nil
+		}
 	}
 	if stop := r.Observer.Stopped(); stop != nil && failure != nil {
 		result.Stop = stop

@@ -208,14 +208,4 @@ func Sweep(dir string) error {
 	return errors.Join(problems...)
 }
 
-// generation is the host generation of the run's allocation.
-func (r *run) generation() (protocol.ID, bool) {
-	for _, e := range attempt.ExecutionsOf(r.Journal.Record()) {
-		if e.Number == r.number {
-			return e.Generation, true
-		}
-	}
-	return "", false
-}
-
 func mebibytes(n int64) string { return strconv.FormatFloat(float64(n)/(1<<20), 'f', 1, 64) + " MiB" }

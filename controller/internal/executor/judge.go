@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/quittance/quittance/controller/api"
+	"github.com/quittance/quittance/controller/internal/attempt"
 	"github.com/quittance/quittance/controller/internal/host"
 	"github.com/quittance/quittance/controller/internal/observer"
 	"github.com/quittance/quittance/controller/internal/outcome"
@@ -79,41 +80,49 @@ var oomClasses = map[api.FailureCode]bool{
 
 // afterFailure learns the worker's end, bounded, and names a kill for memory
 // by the host's facts alone (I22). A worker that does not end by itself is
-// retired: the attempt needs it no longer.
-func (r *run) afterFailure(f *outcome.Failure) {
-	if r.number == 0 {
-		return
+// retired: the attempt needs it no longer. It reports whether the attempt's
+// number is settled: while it is not, nothing may be chosen.
+func (r *run) afterFailure(f *outcome.Failure) (settled bool, err error) {
+	executions := attempt.ExecutionsOf(r.Journal.Record())
+	if len(executions) == 0 {
+		return true, nil
 	}
-	r.learnEnd(f)
-	a, known := r.facts[r.number]
-	if known && oomClasses[f.Code] && outcome.Killed(a) {
+	last := executions[len(executions)-1]
+	settled, err = r.learnEnd(last, f)
+	if a, known := r.facts[last.Number]; known && oomClasses[f.Code] && outcome.Killed(a) {
 		f.Code, f.Detail = api.FailWorkerOOM, oomDetail(a)
 	}
+	return settled, err
 }
 
-func (r *run) learnEnd(f *outcome.Failure) {
+func (r *run) learnEnd(e attempt.Execution, f *outcome.Failure) (settled bool, err error) {
 	ctx := context.WithoutCancel(r.Observer.Context())
-	waited, cancel := context.WithTimeout(ctx, r.ExitWait)
-	a, err := r.Host.Wait(waited, r.number, protocol.StateExited)
-	cancel()
-	if err != nil {
+	settled = r.number != 0 // the allocation was accepted
+	var a protocol.Allocation
+	if settled {
+		waited, cancel := context.WithTimeout(ctx, r.ExitWait)
+		a, err = r.Host.Wait(waited, e.Number, protocol.StateExited)
+		cancel()
+	}
+	if !settled || err != nil {
 		stopping, cancel := context.WithTimeout(ctx, r.StopWait)
 		defer cancel()
-		generation, ok := r.generation()
-		if !ok {
-			return
+		err = r.Host.Retire(stopping, e.Generation, e.Number, r.Journal.Key(), string(f.Code))
+		if errors.Is(err, host.ErrNotOurs) {
+			return true, r.Journal.Apply(ctx, attempt.Unallocated{Generation: e.Generation, Number: e.Number})
 		}
-		err = r.Host.Retire(stopping, generation, r.number, r.Journal.Key(), string(f.Code))
 		if err == nil {
-			a, err = r.Host.Wait(stopping, r.number, protocol.StateExited)
+			settled = true
+			a, err = r.Host.Wait(stopping, e.Number, protocol.StateExited)
 		}
 	}
 	if err != nil {
 		// The facts stay unknown; retirement, which follows, asks again.
-		r.Log.Warn("the worker's end is not known yet", "attempt", r.Journal.Key(), "allocation", r.number, "error", err)
-		return
+		r.Log.Warn("the worker's end is not known yet", "attempt", r.Journal.Key(), "allocation", e.Number, "error", err)
+		return settled, nil
 	}
-	r.facts[r.number] = a
+	r.facts[e.Number] = a
+	return settled, nil
 }
 
 // afterSuccess takes one fresh reading of the counters; a kill inside the

@@ -178,7 +178,7 @@ func (l *Lane) finish(c Contexts, j *journal.Attempt, known recovery.Case) error
 }
 
 // errHeld: a person must look at the record.
-var errHeld = errors.New("somebody else acted under this attempt's identity: look at it, then agentctl attempts resolve")
+var errHeld = errors.New("somebody else acted under this attempt's identity: look at it, then stop the controller and run `controller store resolve`")
 
 // step does the one thing that the record's state calls for; "" when nothing
 // is left.

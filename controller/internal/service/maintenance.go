@@ -33,11 +33,9 @@ func (s *Service) maintain(ctx context.Context) error {
 	if err := s.archive(ctx); err != nil {
 		return err
 	}
-	failpoint.Hit("maintenance.archived")
 	if err := s.release(ctx); err != nil {
 		return &blocked{reason: "host history cannot be released", cause: err}
 	}
-	failpoint.Hit("maintenance.released")
 	if _, err := s.Store.Trim(ctx); err != nil {
 		return err
 	}
@@ -64,6 +62,7 @@ func (s *Service) archive(ctx context.Context) error {
 			return err
 		}
 		s.Log.Info("attempt archived", "attempt", e.Key, "state", e.Record.State())
+		failpoint.Hit("maintenance.archived")
 	}
 	return nil
 }
@@ -99,6 +98,7 @@ func (s *Service) release(ctx context.Context) error {
 		return err
 	}
 	s.Log.Info("host history released", "frontier", answer.Frontier, "carried", answer.Carried)
+	failpoint.Hit("maintenance.released")
 	return nil
 }
 

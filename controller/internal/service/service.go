@@ -236,16 +236,23 @@ func (s *Service) contexts(drain, stop context.Context) (lane.Contexts, func()) 
 
 // helloEvery is the pause between two announcements; a change is announced at
 // the next one.
-const helloEvery = 20 * time.Second
+const (
+	helloEvery = 20 * time.Second
+	helloAgain = 2 * time.Second // after a failure
+)
 
 // announce says hello until ctx ends. Until the first one is acknowledged it
 // tries more often.
 func (s *Service) announce(ctx context.Context) {
 	for {
 		wait := helloEvery
-		if err := s.hello(ctx); err != nil {
-			wait = min(helloEvery, 2*time.Second)
+		known, err := s.hello(ctx)
+		switch {
+		case err != nil:
+			wait = helloAgain
 			s.Log.Warn("hello not acknowledged", "error", err)
+		case !known:
+			continue // say it again, judged by the lease that the answer told
 		}
 		select {
 		case <-ctx.Done():
@@ -255,7 +262,9 @@ func (s *Service) announce(ctx context.Context) {
 	}
 }
 
-func (s *Service) hello(ctx context.Context) error {
+// hello says hello once. known tells that the attempts' lease was known before,
+// so that the offerings were judged by it.
+func (s *Service) hello(ctx context.Context) (known bool, err error) {
 	h := api.Hello{
 		Store: s.Store.ID(), Seq: s.Store.NextSequence(), Lanes: s.Lanes, Draining: false,
 		Versions: api.HelloVersions{Controller: s.Version, API: []int{api.Version}},
@@ -275,16 +284,15 @@ func (s *Service) hello(ctx context.Context) error {
 	}
 	answer, err := s.API.Hello(ctx, h)
 	if err != nil {
-		return err
+		return lease > 0, err
 	}
 	s.mu.Lock()
-	first := s.announced == nil
 	s.announced = &answer
 	s.mu.Unlock()
-	if first {
+	if lease == 0 {
 		s.Log.Info("announced", "provider", answer.Provider, "offerings", len(h.Offerings), "lease_ms", answer.LeaseMillis)
 	}
-	return nil
+	return lease > 0, nil
 }
 
 func (s *Service) readHost(ctx context.Context) (protocol.Host, map[string]protocol.ProfileInfo, error) {
