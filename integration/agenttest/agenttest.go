@@ -294,6 +294,15 @@ func (l *Lab) Controller(owner protocol.ID) *hostclient.Generation {
 	return hostclient.New(l.Socket(), hostclient.Options{Owner: func() protocol.ID { return owner }}).In(l.Generation)
 }
 
+// RestartEngine starts the private engine again after its Stop or Kill.
+func (l *Lab) RestartEngine() error {
+	e, err := privateengine.Start(l.t.Context(), privateengine.Config{Dir: l.path("engine")})
+	if err == nil {
+		l.Engine = e
+	}
+	return err
+}
+
 // Eventually polls a real condition; an error ends the wait at once.
 func (l *Lab) Eventually(what string, condition func() (bool, error)) {
 	l.t.Helper()

@@ -25,16 +25,17 @@ func main() {
 	args := append(os.Args[2:], "", "")
 	switch os.Args[1] {
 	case "serve": // ends with 3 at SIGTERM
+		endAtTerm()
 		serve()
 	case "exit": // CODE
 		fmt.Println("exiting")
 		os.Exit(number(args[0]))
 	case "stubborn": // serves and ignores SIGTERM
 		signal.Ignore(syscall.SIGTERM)
-		go serve()
-		select {}
+		serve()
 	case "eat": // MIB: touches that much memory at once
 		eat(number(args[0]))
+		endAtTerm()
 		serve()
 	case "parent": // MIB: a child eats, this one serves on whatever becomes of it
 		child := exec.Command("/proc/self/exe", "eat", args[0])
@@ -42,6 +43,7 @@ func main() {
 			fail(err)
 		}
 		go func() { fmt.Println("child ended:", child.Wait()) }()
+		endAtTerm()
 		serve()
 	case "get": // SOCKET PATH: prints status and body
 		get(args[0], args[1])
@@ -63,15 +65,18 @@ func number(text string) int {
 	return n
 }
 
-// serve answers /health with READY on the loopback and echoes every body.
-func serve() {
-	fmt.Println("serving")
+func endAtTerm() {
 	terminated := make(chan os.Signal, 1)
 	signal.Notify(terminated, syscall.SIGTERM)
 	go func() {
 		<-terminated
 		os.Exit(3)
 	}()
+}
+
+// serve answers /health with READY on the loopback and echoes every body.
+func serve() {
+	fmt.Println("serving")
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
 		if _, err := io.WriteString(w, `{"status":"READY"}`); err != nil {
