@@ -37,7 +37,7 @@ func settled(o Options, dir string) (*scan, error) {
 		return nil, err
 	}
 	if !is {
-		_, there, err := marked(o.FS, dir)
+		_, there, err := marked(o, dir)
 		if err == nil && there {
 			err = ErrLost
 		} else if err == nil {
@@ -85,7 +85,7 @@ func (s *scan) report(o Options) (Report, error) {
 		First: s.used[0].first, Base: s.baseSeq, Last: s.last, Attested: s.attested,
 		Receipts: s.receipts, TailBytes: s.tail,
 	}
-	remembered, _, err := marked(o.FS, s.dir)
+	remembered, _, err := marked(o, s.dir)
 	if err != nil {
 		return r, err
 	}

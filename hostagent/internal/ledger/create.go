@@ -37,10 +37,18 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Segment < MinSegment || o.Segment > MaxSegment || o.Segment%4096 != 0 {
 		return o, fmt.Errorf("ledger segment size must be a multiple of 4096 from %d to %d bytes", MinSegment, MaxSegment)
 	}
-	if o.Reserve < 0 || o.Reserve > 1<<40 || o.Queue < 0 || o.AttestAfter < 0 {
-		return o, errors.New("ledger reserve, queue and attest time must not be negative, and the reserve at most 1 TiB")
+	if o.Reserve < 0 || o.Reserve > 1<<40 || o.Ballast < 0 || o.Ballast > 1<<40 || o.Queue < 0 || o.AttestAfter < 0 {
+		return o, errors.New("ledger reserve, ballast, queue and attest time must not be negative, reserve and ballast at most 1 TiB")
 	}
 	return o, nil
+}
+
+// marker is the path of the marker that remembers the ledger in dir.
+func (o Options) marker(dir string) string {
+	if o.Marker != "" {
+		return o.Marker
+	}
+	return dir + markerSuffix
 }
 
 // groupLimit bounds a group so that every spare has room for it.
@@ -65,7 +73,7 @@ func Create(dir string, o Options, first []Record) error {
 	if _, err := groupSize(first, o.groupLimit()); err != nil {
 		return err
 	}
-	for _, name := range []string{dir, dir + markerSuffix} {
+	for _, name := range []string{dir, o.marker(dir)} {
 		switch exists, err := exists(o.FS, name); {
 		case err != nil:
 			return err
@@ -89,7 +97,7 @@ func Create(dir string, o Options, first []Record) error {
 	if err := writeSegment(o.FS, filepath.Join(fresh, segmentName(1)), b, o.Segment); err != nil {
 		return err
 	}
-	if err := errors.Join(o.FS.SyncDir(fresh)); err != nil {
+	if err := o.FS.SyncDir(fresh); err != nil {
 		return err
 	}
 	if err := o.FS.Rename(fresh, dir); err != nil {
@@ -98,7 +106,7 @@ func Create(dir string, o Options, first []Record) error {
 	if err := o.FS.SyncDir(filepath.Dir(dir)); err != nil {
 		return err
 	}
-	return mark(o.FS, dir, o.Generation)
+	return mark(o, dir, o.Generation)
 }
 
 // exists reports whether a file or directory has that name.
@@ -172,8 +180,8 @@ func rewrite(file File, b []byte, offset, size int64) error {
 }
 
 // mark makes the marker beside the ledger durable, whatever was there of it.
-func mark(f FS, dir string, generation protocol.ID) (err error) {
-	name := dir + markerSuffix
+func mark(o Options, dir string, generation protocol.ID) (err error) {
+	name, f := o.marker(dir), o.FS
 	file, err := f.OpenFile(name, false)
 	if errors.Is(err, fs.ErrNotExist) {
 		file, err = f.OpenFile(name, true)
@@ -188,14 +196,14 @@ func mark(f FS, dir string, generation protocol.ID) (err error) {
 	if err := file.Sync(); err != nil {
 		return err
 	}
-	return f.SyncDir(filepath.Dir(dir))
+	return f.SyncDir(filepath.Dir(name))
 }
 
 // marked reads the marker: the generation that it remembers, "" if there is no
 // marker. A torn marker comes from a creation that was cut short after the
 // ledger was whole: it remembers no generation, but that there was a ledger.
-func marked(f FS, dir string) (generation protocol.ID, there bool, err error) {
-	b, err := f.ReadFile(dir+markerSuffix, markerLength)
+func marked(o Options, dir string) (generation protocol.ID, there bool, err error) {
+	b, err := o.FS.ReadFile(o.marker(dir), markerLength)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", false, nil
 	}

@@ -215,6 +215,15 @@ func (f *forgetFS) SyncDir(name string) error {
 	return nil
 }
 
+func (f *forgetFS) Free(string) (int64, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.capacity < 0 {
+		return 1 << 40, nil
+	}
+	return f.capacity, nil
+}
+
 func (f *forgetFS) Lock(name string) (io.Closer, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -22,6 +22,9 @@ type FS interface {
 	Remove(name string) error
 	// SyncDir makes the entries of a directory durable.
 	SyncDir(name string) error
+	// Free is the number of bytes that are free to this process on the file
+	// system that holds the directory.
+	Free(name string) (int64, error)
 	// Lock takes the exclusive lock of a directory without waiting; ErrLocked
 	// if another open has it. Closing frees it.
 	Lock(name string) (io.Closer, error)

@@ -85,13 +85,22 @@ type Options struct {
 	// keep their size.
 	Segment int64
 	// Reserve is the number of bytes for records that stay preallocated ahead
-	// of the write position, rounded up to whole segments; at least one
-	// segment is always prepared.
+	// of the write position, rounded up to whole segments; one more is kept
+	// for a release to begin.
 	Reserve int64
+	// Ballast is the size of a file that is given up first when the disk is
+	// full, so that the engine can still remove containers; 0: none. With one
+	// the free space is looked at every second, and Space tells of a full disk
+	// before a write finds out.
+	Ballast int64
 	// Queue bounds the bytes that wait for the disk.
 	Queue int64
 	// AttestAfter is the idleness after which the last record is attested.
 	AttestAfter time.Duration
+	// Marker is the path of the file that remembers that there was a ledger,
+	// and its generation, when the ledger's directory is lost; by default the
+	// directory's own path with ".created" behind it. Its directory must exist.
+	Marker string
 	// Logger gets what an operator should know: cuts, space, failure.
 	Logger hclog.Logger
 	// FS replaces the operating system's file system in tests.

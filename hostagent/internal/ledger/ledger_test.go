@@ -131,7 +131,7 @@ func TestCreateCutShort(t *testing.T) {
 			if err := l.Close(); err != nil {
 				t.Fatal(err)
 			}
-			if _, there, err := marked(f, "ledger"); !there || err != nil {
+			if _, there, err := marked(o, "ledger"); !there || err != nil {
 				t.Fatalf("step %d: no marker (%v)", steps, err)
 			}
 		}
@@ -535,6 +535,56 @@ func TestDiskFull(t *testing.T) {
 		if got[len(got)-1] != "goes on" {
 			t.Fatalf("ends with %.20q", got[len(got)-1])
 		}
+		x.close()
+	})
+}
+
+// The ballast is given up before a write finds the disk full, new work is
+// refused from then on, and both end only with plenty of space (I36, FR-22).
+func TestBallast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newFixture(t)
+		x.close()
+		x.o.Ballast = 1 << 20
+		x.f.capacity = 100 << 20
+		x.open()
+		free := func(bytes int64) {
+			x.f.mu.Lock()
+			x.f.capacity = bytes
+			x.f.mu.Unlock()
+			time.Sleep(2 * spaceRetry) // virtual time
+			synctest.Wait()
+		}
+		ballast := func() int { return len(x.f.content("ledger")[ballastName]) }
+		want := func(size int, full bool) {
+			t.Helper()
+			if got := ballast(); got != size || x.l.Space().Full != full {
+				t.Fatalf("ballast of %d bytes, full %v; want %d, %v", got, x.l.Space().Full, size, full)
+			}
+		}
+		free(100 << 20)
+		want(1<<20, false)
+		free(600 << 10)
+		want(1<<20, false)
+		free(500 << 10)
+		want(0, true)
+		if got := x.f.capacity; got != 500<<10+1<<20 {
+			t.Fatalf("%d bytes are free: what was given up was taken back", got)
+		}
+		x.append("retirement goes on")
+		free(2<<20 - 1)
+		want(0, true)
+		x.reopen() // a restart looks at the disk anew
+		free(300 << 10)
+		want(0, true)
+		free(3 << 20)
+		want(1<<20, false)
+		// A ballast that is cut short is no ballast.
+		x.close()
+		x.f.root.names["ledger"].names[ballastName].data = make([]byte, 4096)
+		x.open()
+		free(10 << 20)
+		want(1<<20, false)
 		x.close()
 	})
 }

@@ -26,7 +26,7 @@ type Ledger struct {
 	plan     plan
 	spares   []*segment // prepared, ascending, not yet taken
 	next     uint64     // ordinal of the next spare to make
-	full     bool       // the last preparation found no space
+	full     bool       // no space for what should be prepared
 	closed   bool
 	err      *FailedError
 	failed   chan struct{}
@@ -37,6 +37,8 @@ type Ledger struct {
 	// files guards the set of segments that hold records, for readers.
 	files    sync.RWMutex
 	segments map[uint64]*segment
+
+	ballast bool // the ballast is there; the preparing goroutine's own after Open
 
 	stop    chan struct{} // closed by Close
 	writer  chan struct{} // closed when the writer goroutine has ended
@@ -60,7 +62,7 @@ func Open(dir string, o Options) (_ *Ledger, err error) {
 	if err != nil {
 		return nil, err
 	}
-	remembered, there, err := marked(o.FS, dir)
+	remembered, there, err := marked(o, dir)
 	if err != nil {
 		return nil, fmt.Errorf("read the ledger's marker: %w", err)
 	}
@@ -170,10 +172,13 @@ func (l *Ledger) mend(found *scan) error {
 			return err
 		}
 	}
+	if err := l.findBallast(); err != nil {
+		return err
+	}
 	if err := l.o.FS.SyncDir(l.dir); err != nil {
 		return err
 	}
-	return mark(l.o.FS, l.dir, generationID(l.generation))
+	return mark(l.o, l.dir, generationID(l.generation))
 }
 
 func (l *Ledger) path(ordinal uint64) string { return filepath.Join(l.dir, segmentName(ordinal)) }

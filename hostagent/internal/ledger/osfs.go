@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -61,6 +62,15 @@ func (osFS) SyncDir(name string) (err error) {
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
 	return d.Sync()
+}
+
+func (osFS) Free(name string) (int64, error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(name, &s); err != nil {
+		return 0, &fs.PathError{Op: "statfs", Path: name, Err: err}
+	}
+	// Root may use the blocks that are kept for it, and the agent is root.
+	return int64(min(s.Bfree, math.MaxInt64/uint64(s.Bsize))) * s.Bsize, nil
 }
 
 // Lock takes flock on the directory itself: no file to create, and it goes

@@ -164,7 +164,7 @@ func parseHeader(b []byte, ordinal uint64) (header, bool) {
 		before: digest(b[64:headerBytes]),
 	}
 	if binary.LittleEndian.Uint32(b[12:]) != h.place.checksum(0, b[:12], b[16:headerBytes]) ||
-		h.place.ordinal != ordinal || h.first == 0 || h.size < segmentHeader || h.size > maxFile {
+		binary.LittleEndian.Uint64(b[56:])&^flagBase != 0 || h.place.ordinal != ordinal || h.first == 0 || h.size < segmentHeader || h.size > maxFile {
 		return header{}, false
 	}
 	return h, true

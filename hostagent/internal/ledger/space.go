@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 )
@@ -63,97 +64,144 @@ func (l *Ledger) Space() Space {
 	return s
 }
 
-// wanted is the number of spares to keep.
+// wanted is the number of spares to keep: the reserve, and one that a release
+// can begin.
 func (l *Ledger) wanted() int {
 	each := usable(l.o.Segment)
-	return int(max((l.o.Reserve+each-1)/each, 1))
+	return int((l.o.Reserve+each-1)/each + 1)
 }
 
-// spaceRetry is how often a full disk is tried again.
+// spaceRetry is how often the disk is looked at while it is full, and always
+// where there is a ballast.
 const spaceRetry = time.Second
 
-// prepareSpares keeps enough spares in reserve. It is the only goroutine that
-// makes files.
+// prepareSpares keeps enough spares and the ballast. It is the only goroutine
+// that makes files.
 func (l *Ledger) prepareSpares() {
 	defer close(l.prepare)
-	retry := time.NewTimer(spaceRetry)
-	defer retry.Stop()
+	again := time.NewTimer(spaceRetry)
+	defer again.Stop()
 	for {
-		l.mu.Lock()
-		short := len(l.spares) < l.wanted() && l.err == nil
-		ordinal := l.next
-		l.mu.Unlock()
-		var again <-chan time.Time
-		if short {
-			seg, err := l.newSpare(ordinal)
-			switch {
-			case err == nil:
-				l.addSpare(seg)
-				continue
-			case noSpace(err):
-				l.outOfSpace()
-				retry.Reset(spaceRetry)
-				again = retry.C
-			default:
-				l.fail("prepare a segment", err)
-				signal(l.spareIn)
-			}
+		more, err := l.prepareOne()
+		if err != nil {
+			l.fail("prepare disk space", err)
+			signal(l.spareIn)
+		}
+		if more && err == nil {
+			continue
+		}
+		var tick <-chan time.Time
+		if err == nil && (l.isFull() || l.o.Ballast > 0) {
+			again.Reset(spaceRetry)
+			tick = again.C
 		}
 		select {
 		case <-l.writer:
 			return
 		case <-l.spareOut:
-		case <-again:
+		case <-tick:
 		}
 	}
+}
+
+// prepareOne makes one file that is missing, or gives up the ballast. It
+// reports whether there may be more to do at once.
+func (l *Ledger) prepareOne() (more bool, err error) {
+	l.mu.Lock()
+	missing := l.wanted() - len(l.spares)
+	failed, ordinal := l.err != nil, l.next
+	l.mu.Unlock()
+	if failed {
+		return false, nil
+	}
+	if full, err := l.watch(missing); full || err != nil {
+		return false, err
+	}
+	switch {
+	case missing > 0:
+		seg, err := l.newSpare(ordinal)
+		if err == nil {
+			l.addSpare(seg)
+			return true, nil
+		}
+		if !noSpace(err) {
+			return false, err
+		}
+	case l.o.Ballast > 0 && !l.ballast:
+		err := l.newFile(l.ballastPath(), l.o.Ballast)
+		if err == nil {
+			l.ballast = true
+			return true, nil
+		}
+		if !noSpace(err) {
+			return false, err
+		}
+	default:
+		l.setFull(false)
+		return false, nil
+	}
+	l.setFull(true)
+	return false, l.giveUpBallast()
+}
+
+func (l *Ledger) isFull() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.full
+}
+
+// setFull notes whether the disk is full, and tells an operator once.
+func (l *Ledger) setFull(full bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case full && !l.full:
+		l.o.Logger.Warn("no disk space to preallocate the ledger: new work should be refused, what is preallocated goes on",
+			"spares", len(l.spares), "wanted", l.wanted())
+	case !full && l.full:
+		l.o.Logger.Info("the ledger has disk space again")
+	}
+	l.full = full
+	signal(l.spareIn)
 }
 
 func (l *Ledger) addSpare(seg *segment) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.full {
-		l.o.Logger.Info("the ledger has disk space again")
-	}
-	l.full = false
 	l.next = seg.ordinal + 1
 	l.spares = append(l.spares, seg)
 	l.plan.add(seg.size)
 	signal(l.spareIn)
 }
 
-func (l *Ledger) outOfSpace() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.full {
-		l.o.Logger.Warn("no disk space to preallocate the ledger: new work should be refused, what is preallocated goes on",
-			"spares", len(l.spares), "wanted", l.wanted())
+// newSpare makes one zero-filled segment durable.
+func (l *Ledger) newSpare(ordinal uint64) (*segment, error) {
+	if err := l.newFile(l.path(ordinal), l.o.Segment); err != nil {
+		return nil, err
 	}
-	l.full = true
-	signal(l.spareIn)
+	return l.open(ordinal)
 }
 
-// newSpare makes one zero-filled file durable, its name too. When it fails
-// nothing of the file is left.
-func (l *Ledger) newSpare(ordinal uint64) (*segment, error) {
-	name := l.path(ordinal)
-	err := writeSegment(l.o.FS, name, nil, l.o.Segment)
+// newFile makes one zero-filled file durable, its name too. Where the disk is
+// full nothing of the file is left.
+func (l *Ledger) newFile(name string, size int64) error {
+	err := writeSegment(l.o.FS, name, nil, size)
 	if err == nil {
 		err = l.o.FS.SyncDir(l.dir)
 	}
-	if err == nil {
-		return l.open(ordinal)
+	if err == nil || !noSpace(err) {
+		return err
 	}
-	if !noSpace(err) {
-		return nil, err
+	there, existsErr := exists(l.o.FS, name)
+	if existsErr != nil {
+		return fmt.Errorf("look for a half-made file: %w", existsErr)
 	}
-	if there, existsErr := exists(l.o.FS, name); existsErr != nil || !there {
-		return nil, errors.Join(err, existsErr)
+	if there {
+		if removal := errors.Join(l.o.FS.Remove(name), l.o.FS.SyncDir(l.dir)); removal != nil {
+			return fmt.Errorf("remove a half-made file: %w", removal)
+		}
 	}
-	if removal := errors.Join(l.o.FS.Remove(name), l.o.FS.SyncDir(l.dir)); removal != nil {
-		// Not "no space" any more: half a segment stays behind.
-		return nil, errors.New("remove a half-made segment: " + removal.Error())
-	}
-	return nil, err
+	return err
 }
 
 // errClosing ends a wait for a spare that will not come before Close is done.
