@@ -15,6 +15,10 @@ import (
 // stopAndAudit stops the two programs, looks at everything that containers
 // leave behind, and only then takes the engine away.
 func (n *node) stopAndAudit(ctx context.Context) error {
+	if err := n.follower.stop(5 * time.Second); err != nil {
+		return err
+	}
+	n.follower = nil
 	if err := n.controller.stop(60 * time.Second); err != nil {
 		return err
 	}
@@ -24,6 +28,14 @@ func (n *node) stopAndAudit(ctx context.Context) error {
 	}
 	n.host = nil
 	n.show.fact("controller and host agent ended by themselves")
+	out, err := call(ctx, nil, "", nil, n.program("hostagent"), "--config", n.path("hostagent.toml"), "leftovers")
+	if err != nil {
+		return err
+	}
+	if left := strings.TrimSpace(out); left != "" {
+		return fmt.Errorf("hostagent leftovers lists: %s", left)
+	}
+	n.show.fact("hostagent leftovers lists nothing")
 	if err := n.auditEngine(ctx); err != nil {
 		return err
 	}
@@ -130,8 +142,8 @@ func cgroupsBelow(root string) ([]string, error) {
 	return found, nil
 }
 
-// removeCgroups removes the empty root cgroup that the agent made for its
-// workers. A cgroup that is not empty cannot be removed and is an error.
+// removeCgroups removes the demonstration's root cgroup in every hierarchy. One
+// that has processes cannot be removed and is an error.
 func removeCgroups(root string) error {
 	mounts, err := cgroupMounts()
 	if err != nil {
@@ -139,11 +151,29 @@ func removeCgroups(root string) error {
 	}
 	var failed []error
 	for _, mount := range mounts {
-		if err := os.Remove(filepath.Join(mount, root)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			failed = append(failed, err)
-		}
+		failed = append(failed, removeCgroup(filepath.Join(mount, root)))
 	}
 	return errors.Join(failed...)
+}
+
+// removeCgroup removes a cgroup and those below it, by rmdir alone: after a
+// failed run workers' cgroups are still there, empty once their shims are gone.
+func removeCgroup(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if entry.IsDir() {
+			if err := removeCgroup(filepath.Join(dir, entry.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return os.Remove(dir)
 }
 
 // auditMachine looks for anything on the machine that still names the

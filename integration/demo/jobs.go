@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -220,13 +221,46 @@ func checkKilled(job api.Job) error {
 	return nil
 }
 
-// showReceipts shows what the host signed, verifies it, and waits until the
-// history is released.
+// showReceipts waits until the history is released, then shows what the host
+// signed and verifies it: the whole log as it was followed, and what travels
+// with a job.
 func (n *node) showReceipts(ctx context.Context) error {
-	if err := n.agentctl(ctx, 60, "receipts"); err != nil {
+	var head protocol.Index
+	released := func() error {
+		host, err := n.askHost(ctx)
+		if err != nil {
+			return err
+		}
+		if f := host.Frontiers; f.Accepted == 0 || f.Released != f.Accepted {
+			return fmt.Errorf("accepted to %s, released to %s", f.Accepted, f.Released)
+		}
+		head = host.Index.Head
+		return nil
+	}
+	if err := n.await(ctx, n.controller, "release of history", time.Minute, released); err != nil {
 		return err
 	}
-	if err := n.agentctl(ctx, 12, "verify", "--key", n.hostKey()); err != nil {
+	followed := func() error {
+		raw, err := os.ReadFile(n.follower.log)
+		if err != nil {
+			return err
+		}
+		if got := protocol.Index(bytes.Count(raw, []byte("\n"))) - 1; got < head {
+			return fmt.Errorf("%d of %d receipts", got+1, head+1)
+		}
+		return nil
+	}
+	if err := n.await(ctx, n.follower, "following the receipts", 30*time.Second, followed); err != nil {
+		return err
+	}
+	n.show.say("All that the host signed, as agentctl receipts --follow --raw saved it, the released too:")
+	if err := n.agentctl(ctx, 60, "receipts", n.follower.log); err != nil {
+		return err
+	}
+	if err := n.checkFollowed(); err != nil {
+		return err
+	}
+	if err := n.agentctl(ctx, 12, "verify", "--key", n.hostKey(), n.follower.log); err != nil {
 		return err
 	}
 	n.show.say("The receipts of the killed job travel with it and verify without the agent:")
@@ -243,29 +277,41 @@ func (n *node) showReceipts(ctx context.Context) error {
 	if err := n.checkTrust(receipts); err != nil {
 		return err
 	}
-	released := func() error {
-		out, err := n.ask(ctx, "", "history", "-o", "json")
-		if err != nil {
-			return err
-		}
-		var history struct {
-			Frontiers protocol.Frontiers `json:"frontiers"`
-		}
-		if err := json.Unmarshal([]byte(out), &history); err != nil {
-			return err
-		}
-		if f := history.Frontiers; f.Accepted == 0 || f.Released != f.Accepted {
-			return fmt.Errorf("accepted to %s, released to %s", f.Accepted, f.Released)
-		}
-		return nil
-	}
-	if err := n.await(ctx, n.controller, "release of history", time.Minute, released); err != nil {
-		return err
-	}
 	if err := n.agentctl(ctx, 5, "release-status"); err != nil {
 		return err
 	}
 	return n.agentctl(ctx, 15, "status")
+}
+
+func (n *node) askHost(ctx context.Context) (protocol.Host, error) {
+	var host protocol.Host
+	out, err := n.ask(ctx, "", "status", "-o", "json")
+	if err != nil {
+		return host, err
+	}
+	err = protocol.DecodeStrict([]byte(strings.TrimSpace(out)), protocol.MaxAnswerBytes, &host)
+	return host, err
+}
+
+// checkFollowed checks that the followed receipts tell what happened.
+func (n *node) checkFollowed() error {
+	raw, err := os.ReadFile(n.follower.log)
+	if err != nil {
+		return err
+	}
+	kinds := map[protocol.Kind]int{}
+	for line := range bytes.Lines(raw) {
+		r, err := protocol.DecodeReceipt(bytes.TrimSuffix(line, []byte("\n")))
+		if err != nil {
+			return fmt.Errorf("a followed receipt: %w", err)
+		}
+		kinds[r.Kind]++
+	}
+	if kinds[protocol.KindAccepted] != 4 || kinds[protocol.KindRetired] != 4 || kinds[protocol.KindConsumed] != 4 ||
+		kinds[protocol.KindOOMObserved] == 0 || kinds[protocol.KindReleased] == 0 {
+		return fmt.Errorf("the receipts do not tell what happened: %v", kinds)
+	}
+	return nil
 }
 
 // checkTrust checks that the job service itself verified what it shows.

@@ -30,8 +30,9 @@ type node struct {
 	engine     *privateengine.Engine
 	host       *process
 	controller *process
-	api        string // the job service's URL
-	killed     string // the job that the kernel ended
+	follower   *process // agentctl receipts --follow --raw
+	api        string   // the job service's URL
+	killed     string   // the job that the kernel ended
 }
 
 func (n *node) path(parts ...string) string {
@@ -54,16 +55,21 @@ type process struct {
 	told   bool          // its early end was reported already
 }
 
-// start starts a program with its output in a log file.
+// start starts a program with its output in a log file of its name.
 func (n *node) start(name string, credential *syscall.Credential, args ...string) (*process, error) {
+	return n.startAs(name, name, credential, nil, args...)
+}
+
+// startAs is start with a name of its own and more environment.
+func (n *node) startAs(name, program string, credential *syscall.Credential, env []string, args ...string) (*process, error) {
 	p := &process{name: name, log: n.path(name + ".log"), exited: make(chan struct{})}
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	p.cmd = exec.Command(n.program(name), args...)
+	p.cmd = exec.Command(n.program(program), args...)
 	p.cmd.Dir = "/"
-	p.cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
+	p.cmd.Env = append([]string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, env...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	// Its own process group: an interrupt at the terminal is for the
 	// demonstration, which then stops the others in order.
@@ -163,8 +169,8 @@ func (n *node) showLogs() {
 // only what the audit could not remove before: nothing.
 func (n *node) takeDown() error {
 	var failed []error
-	failed = append(failed, n.controller.stop(30*time.Second), n.host.stop(15*time.Second))
-	n.controller, n.host = nil, nil
+	failed = append(failed, n.follower.stop(5*time.Second), n.controller.stop(30*time.Second), n.host.stop(15*time.Second))
+	n.follower, n.controller, n.host = nil, nil, nil
 	if n.engine != nil {
 		failed = append(failed, n.engine.Destroy())
 		n.engine = nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -17,8 +18,14 @@ import (
 	"github.com/quittance/quittance/protocol/hostclient"
 )
 
-// apiAddress is where the demonstration's job service listens.
-const apiAddress = "127.0.0.1:18470"
+// freeAddress finds a loopback address that nobody listens on now.
+func freeAddress() (string, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return listener.Addr().String(), listener.Close()
+}
 
 // startHost starts the engine and the agent and loads the images.
 func (n *node) startHost(ctx context.Context) error {
@@ -83,6 +90,11 @@ cgroup_root = %q
 	if err != nil {
 		return err
 	}
+	// Somebody reads every receipt as it is written: the controller releases
+	// history soon, and then the agent prunes it.
+	if n.follower, err = n.startAs("receipts", "agentctl", nil, n.environment(), "receipts", "--follow", "--raw"); err != nil {
+		return err
+	}
 	return n.agentctl(ctx, 12, "profiles")
 }
 
@@ -103,6 +115,10 @@ func (n *node) startController(ctx context.Context) error {
 	if err := os.Chown(n.path("controller"), controllerUID, controllerUID); err != nil {
 		return err
 	}
+	address, err := freeAddress()
+	if err != nil {
+		return err
+	}
 	config := fmt.Sprintf(`state_dir = %q
 
 [service]
@@ -117,11 +133,11 @@ socket = %q
 [lanes]
 offerings_dir = %q
 history = 8
-`, n.path("controller"), apiAddress, n.socket(), n.path("offerings"))
+`, n.path("controller"), address, n.socket(), n.path("offerings"))
 	if err := os.WriteFile(n.path("controller.toml"), []byte(config), 0o644); err != nil {
 		return err
 	}
-	n.api = "http://" + apiAddress
+	n.api = "http://" + address
 	if n.controller, err = n.start("controller", n.controllerUser(), "--config", n.path("controller.toml"), "serve"); err != nil {
 		return err
 	}

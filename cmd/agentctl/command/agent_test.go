@@ -238,6 +238,12 @@ func (a *recordedAgent) receipts(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		panic(err)
 	}
+	if next == len(a.log.Leaves) && r.URL.Query().Has("wait") {
+		// A recorded history gets no new receipts: the agent stops instead, which
+		// ends whoever follows.
+		uds.WriteProblem(w, protocol.NewProblem(protocol.CodeUnavailable, "the agent is stopping", "ask again"))
+		return
+	}
 	w.Header().Set("Content-Type", protocol.ContentReceipts)
 	for _, leaf := range a.log.Leaves[next:min(next+limit, len(a.log.Leaves))] {
 		write(w, append(append([]byte{}, leaf...), '\n'))

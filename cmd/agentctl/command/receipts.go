@@ -1,6 +1,7 @@
 package command
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -22,13 +23,20 @@ func (a *app) receiptsCommand() *cobra.Command {
 	var after int64
 	var follow, raw bool
 	cmd := &cobra.Command{
-		Use:   "receipts",
+		Use:   "receipts [FILE]",
 		Short: "List the receipts in their order",
 		Long: `Lists receipts from the first one that the agent still serves, or from after
 the given index. With --raw (or -o json) each line is exactly the signed bytes of
-one receipt.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+one receipt. With FILE (- reads standard input), lists receipts that --raw saved,
+without asking the agent and without verifying them: see verify.`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				if follow || cmd.Flags().Changed("after") {
+					return exit.With(exit.Usage, errors.New("--follow and --after ask the agent; they do not go with FILE"))
+				}
+				return a.savedReceipts(args[0], raw || a.json())
+			}
 			var from *protocol.Index
 			if cmd.Flags().Changed("after") {
 				if after < 0 {
@@ -58,6 +66,16 @@ func (a *app) receipts(ctx context.Context, after *protocol.Index, follow, raw b
 			query.Wait = followWait
 		}
 		leaves, err := generation.Receipts(ctx, query)
+		if first, pruned := prunedBelow(err); pruned && follow && after != nil {
+			// The controller released history faster than it was read here: say
+			// what is missing and go on (I8).
+			if _, err := fmt.Fprintf(a.err, "agentctl: receipts %d to %d were released before they could be read here\n", *after+1, first-1); err != nil {
+				return err
+			}
+			before := first - 1
+			after = &before
+			continue
+		}
 		if err != nil {
 			if follow && ctx.Err() != nil {
 				return nil // the person ended it
@@ -79,6 +97,34 @@ func (a *app) receipts(ctx context.Context, after *protocol.Index, follow, raw b
 			return errors.New("the agent serves no receipt at all; even genesis is missing")
 		}
 	}
+}
+
+// savedReceipts lists what receipts --raw saved.
+func (a *app) savedReceipts(file string, raw bool) error {
+	data, err := readBounded(file, maxFile, a.in)
+	if err != nil {
+		return fmt.Errorf("receipts: %w", err)
+	}
+	var leaves []hostclient.Leaf
+	for line := range bytes.Lines(data) {
+		line = bytes.TrimSuffix(line, []byte("\n"))
+		r, err := protocol.DecodeReceipt(line)
+		if err != nil {
+			return fmt.Errorf("%s, line %d: %w", file, len(leaves)+1, err)
+		}
+		leaves = append(leaves, hostclient.Leaf{Bytes: line, Receipt: r})
+	}
+	return a.showReceipts(leaves, !raw, raw)
+}
+
+// prunedBelow reports the first index that the agent still serves, where it
+// refused because earlier ones are gone.
+func prunedBelow(err error) (first protocol.Index, pruned bool) {
+	p, ok := errors.AsType[*protocol.Problem](err)
+	if !ok || p.Code != protocol.CodePruned || p.FirstIndex == nil {
+		return 0, false
+	}
+	return *p.FirstIndex, true
 }
 
 // Widths of the columns of receipts: fixed, because they are written as they

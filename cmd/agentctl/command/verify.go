@@ -1,6 +1,7 @@
 package command
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -56,7 +57,9 @@ func (a *app) verifyCommand() *cobra.Command {
 		Short: "Verify receipts: signatures, hashes, and the history that they tell",
 		Long: `Without FILE, reads the agent's whole receipt log and verifies it. With FILE
 (- reads standard input), verifies offline what "verify --save" or
-"jobs receipts -o json" wrote.
+"jobs receipts -o json" wrote; of what "receipts --raw" wrote, which has no
+checkpoint, it asks the agent for one, so that receipts that the agent has since
+released can still be shown to be those of its log.
 
 --key names a file with the host's public keys, one a line, as hostagent init
 wrote them (host.key.pub) and as you got them by a way that you trust. Without it
@@ -74,7 +77,7 @@ they belong together and not whose they are: that is reported as announced.`,
 			if save != "" {
 				return exit.With(exit.Usage, errors.New("--save goes without FILE: it saves what the agent serves"))
 			}
-			return a.verifyFile(args[0], keys)
+			return a.verifyFile(cmd.Context(), args[0], keys)
 		},
 	}
 	cmd.Flags().StringVar(&keyFile, "key", "", "file with the host's public keys")
@@ -155,46 +158,54 @@ func (a *app) verifyAgent(ctx context.Context, keys []*tlog.PublicKey, save stri
 // that were written meanwhile are read too.
 func readLog(ctx context.Context, generation *hostclient.Generation) (audit.Log, error) {
 	var log audit.Log
-	var first, last *protocol.Index
-	for {
-		leaves, err := generation.Receipts(ctx, hostclient.ReceiptsQuery{After: last})
+	leaves, err := generation.Receipts(ctx, hostclient.ReceiptsQuery{})
+	if err != nil {
+		return log, exit.Reading(err)
+	}
+	if len(leaves) == 0 {
+		return log, audit.ErrEmpty
+	}
+	for _, leaf := range leaves {
+		log.Leaves = append(log.Leaves, leaf.Bytes)
+	}
+	first, last := leaves[0].Receipt.Index, leaves[len(leaves)-1].Receipt.Index
+	if first > 0 {
+		// Before anything else is read: the controller may release this one.
+		proof, err := generation.Proof(ctx, first)
 		if err != nil {
 			return log, exit.Reading(err)
 		}
-		if len(leaves) == 0 && last == nil {
-			return log, audit.ErrEmpty
+		log.FirstProof = &proof
+	}
+	return log, goOn(ctx, generation, &log, &last)
+}
+
+// goOn reads the receipts after last and a checkpoint that those read cover.
+func goOn(ctx context.Context, generation *hostclient.Generation, log *audit.Log, last *protocol.Index) error {
+	for {
+		leaves, err := generation.Receipts(ctx, hostclient.ReceiptsQuery{After: last})
+		if err != nil {
+			return exit.Reading(err)
 		}
 		for _, leaf := range leaves {
 			log.Leaves = append(log.Leaves, leaf.Bytes)
-			index := leaf.Receipt.Index
-			if first == nil {
-				first = &index
-			}
-			last = &index
+			*last = leaf.Receipt.Index
 		}
 		if len(leaves) == protocol.MaxReceiptsPage {
 			continue
 		}
 		log.Checkpoint, err = generation.Checkpoint(ctx)
 		if err != nil {
-			return log, exit.Reading(err)
+			return exit.Reading(err)
 		}
 		size, err := checkpointSize(log.Checkpoint)
 		if err != nil {
-			return log, err
+			return err
 		}
 		if size <= int64(*last)+1 {
-			break
+			return nil
 		}
 	}
-	if *first > 0 {
-		proof, err := generation.Proof(ctx, *first)
-		if err != nil {
-			return log, exit.Reading(err)
-		}
-		log.FirstProof = &proof
-	}
-	return log, nil
 }
 
 // checkpointSize reads the size that a checkpoint claims; its signature is
@@ -224,10 +235,13 @@ func saveBundle(file string, host protocol.Host, log audit.Log) error {
 	return nil
 }
 
-func (a *app) verifyFile(file string, keys []*tlog.PublicKey) error {
+func (a *app) verifyFile(ctx context.Context, file string, keys []*tlog.PublicKey) error {
 	data, err := readBounded(file, maxFile, a.in)
 	if err != nil {
 		return fmt.Errorf("receipts: %w", err)
+	}
+	if first, _, _ := bytes.Cut(data, []byte("\n")); isReceipt(first) {
+		return a.verifyRaw(ctx, data, keys)
 	}
 	var b bundle
 	bundleErr := protocol.DecodeStrict(data, maxFile, &b)
@@ -239,6 +253,40 @@ func (a *app) verifyFile(file string, keys []*tlog.PublicKey) error {
 		return a.verifyJob(job, keys)
 	}
 	return fmt.Errorf("%s is neither what \"verify --save\" nor what \"jobs receipts -o json\" writes: %w", file, bundleErr)
+}
+
+func isReceipt(line []byte) bool {
+	_, err := protocol.DecodeReceipt(line)
+	return err == nil
+}
+
+// verifyRaw verifies receipts that were read earlier, one a line, under a
+// checkpoint of now. Those that were written since are read from the agent.
+func (a *app) verifyRaw(ctx context.Context, data []byte, keys []*tlog.PublicKey) error {
+	if !bytes.HasSuffix(data, []byte("\n")) {
+		return errors.New("the last receipt is not whole: it has no line feed")
+	}
+	host, generation, err := a.host(ctx)
+	if err != nil {
+		return err
+	}
+	log := audit.Log{Leaves: bytes.Split(bytes.TrimSuffix(data, []byte("\n")), []byte("\n"))}
+	first, err := protocol.DecodeReceipt(log.Leaves[0])
+	if err != nil {
+		return err
+	}
+	last := first.Index + protocol.Index(len(log.Leaves)) - 1
+	if err := goOn(ctx, generation, &log, &last); err != nil {
+		return err
+	}
+	if first.Index > 0 {
+		proof, err := generation.Proof(ctx, first.Index)
+		if err != nil {
+			return exit.Reading(err)
+		}
+		log.FirstProof = &proof
+	}
+	return a.verifyLog(log, keys, host.HostKey)
 }
 
 func (a *app) verifyBundle(b bundle, keys []*tlog.PublicKey) error {
@@ -310,7 +358,7 @@ func (a *app) showReport(v verification) error {
 	if r.Uncovered > 0 {
 		f.Add("not covered", fmt.Sprintf("%d receipts written after the checkpoint", r.Uncovered))
 	}
-	f.Add("numbers", fmt.Sprintf("accepted to %s, released to %s, %d not consumed", r.Accepted, r.Released, r.Live))
+	f.Add("numbers", fmt.Sprintf("%s, released to %s, %d not consumed", acceptedWords(r.Accepted), r.Released, r.Live))
 	f.Add("signed by", trustWords(v.Trust))
 	if err := f.Write(a.out); err != nil {
 		return err
@@ -324,6 +372,13 @@ func (a *app) showReport(v verification) error {
 		return nil
 	}
 	return a.print(a.paint(green, "OK") + "  signatures, hashes and history hold\n")
+}
+
+func acceptedWords(n protocol.Number) string {
+	if n == 0 {
+		return "none accepted in these receipts"
+	}
+	return "accepted to " + n.String()
 }
 
 func trustWords(t api.Trust) string {
