@@ -26,7 +26,11 @@ const killPasses = 32
 // does it at once; on v1 each process is held by a pidfd and proved to be
 // inside before it is signalled, in passes until a pass finds nobody new. It
 // does not wait for the ends: see [Group.Populated] and [Group.Remove].
-func (g *Group) Kill() error {
+func (g *Group) Kill() error { return g.kill(map[process.Identity]bool{}) }
+
+// kill is Kill that leaves out, on v1, whom an earlier one has signalled:
+// thousands of dying processes are not to be proved again and again.
+func (g *Group) kill(signalled map[process.Identity]bool) error {
 	err := g.check()
 	if gone(err) {
 		return nil
@@ -44,15 +48,19 @@ func (g *Group) Kill() error {
 			return nil
 		}
 	}
-	signalled := map[process.Identity]bool{}
 	for range killPasses {
 		fresh := 0
+		seen := map[int64]bool{} // in this pass: every hierarchy lists the same ones
 		for _, h := range g.m.hierarchies {
 			pids, err := g.processes(h)
 			if err != nil {
 				return err
 			}
 			for _, pid := range pids {
+				if seen[pid] {
+					continue
+				}
+				seen[pid] = true
 				first, err := g.killOne(pid, signalled)
 				if err != nil {
 					return err
@@ -113,6 +121,7 @@ func (g *Group) Remove(ctx context.Context) (protocol.Removed, error) {
 		return "", err
 	}
 	outcome := protocol.RemovedAbsent
+	signalled := map[process.Identity]bool{}
 	for backoff := removeBackoffFirst; ; backoff = min(2*backoff, removeBackoffMost) {
 		var busy error
 		for _, h := range g.m.hierarchies {
@@ -132,7 +141,7 @@ func (g *Group) Remove(ctx context.Context) (protocol.Removed, error) {
 		if busy == nil {
 			return outcome, nil
 		}
-		if err := g.Kill(); err != nil {
+		if err := g.kill(signalled); err != nil {
 			return "", err
 		}
 		timer := time.NewTimer(backoff)

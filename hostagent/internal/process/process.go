@@ -269,7 +269,7 @@ func parseStat(text []byte) (stat, error) {
 		return stat{}, errors.New("no command in /proc stat line")
 	}
 	fields := strings.Fields(string(text[end+1:]))
-	const state, start = 3 - 3, 22 - 3
+	const state, start = 0, 22 - 3 // counted from field 3
 	if len(fields) <= start {
 		return stat{}, fmt.Errorf("only %d fields after the command in /proc stat line", len(fields))
 	}
