@@ -39,6 +39,16 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 echo "setup: installing$missing"
 export DEBIAN_FRONTEND=noninteractive
+
+# Packages start their services when they are installed. The tests start their
+# own, privately: nothing of the distribution's is to run because of them.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+	trap 'rm -f "$policy"' EXIT
+	trap 'exit 130' INT TERM
+	printf '#!/bin/sh\nexit 101\n' >"$policy"
+	chmod 0755 "$policy"
+fi
 apt-get -q update
 # shellcheck disable=SC2086 # a list of packages
 apt-get -q -y install --no-install-recommends $missing
