@@ -135,7 +135,8 @@ func (l *Ledger) mend(found *scan) error {
 			from = found.durable.offset
 		}
 		b := make([]byte, u.end-from)
-		if _, err := seg.file.ReadAt(b, from); err != nil {
+		// The padding of the last record may be cut off: it is zeros.
+		if _, err := seg.file.ReadAt(b, from); err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}
 		if err := rewrite(seg.file, b, from, u.size); err != nil {
