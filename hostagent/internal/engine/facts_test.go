@@ -428,6 +428,27 @@ func TestDaemonAway(t *testing.T) {
 	l.retire()
 }
 
+// Hints name the container; they are reasons to look, whatever the order.
+func TestHintsOfAKill(t *testing.T) {
+	hints := shared.engine.Events(bounded(t, time.Minute))
+	awaitHint(t, hints, HintResync)
+	l := start(t, profileOf("eat", "200"))
+	l.awaitExit()
+	want := map[HintKind]bool{HintOOM: true, HintExit: true}
+	timeout := time.After(20 * time.Second)
+	for len(want) > 0 {
+		select {
+		case h := <-hints:
+			if h.ContainerID == l.created.ID {
+				delete(want, h.Kind)
+			}
+		case <-timeout:
+			t.Fatalf("never heard: %v", want)
+		}
+	}
+	l.retire()
+}
+
 func awaitHint(t *testing.T, hints <-chan Hint, kind HintKind) {
 	t.Helper()
 	timeout := time.After(20 * time.Second)

@@ -83,7 +83,7 @@ func (e *Engine) awaitShimGone(ctx context.Context, id string) error {
 		case <-ctx.Done():
 		}
 		if shim {
-			return fmt.Errorf("still runs: %w", ctx.Err())
+			return fmt.Errorf("%w: its shim is there", ErrRunning)
 		}
 		for _, mount := range mounts {
 			if err := unix.Unmount(mount, unix.UMOUNT_NOFOLLOW); err != nil {
@@ -95,10 +95,11 @@ func (e *Engine) awaitShimGone(ctx context.Context, id string) error {
 }
 
 // DeleteContainer removes record, snapshot and lease, after an explicit answer
-// that there is no task; otherwise it is refused with [ErrRunning]. Absent
-// parts are reported as such, so that an interrupted call can be repeated. For
-// a creation whose outcome is unknown, c has only ID and Nonce: then the
-// creation time is not compared.
+// that there is no task and after no shim was found; otherwise it is refused
+// with [ErrRunning], and the caller looks at the task again. Absent parts are
+// reported as such, so that an interrupted call can be repeated. For a creation
+// whose outcome is unknown, c has only ID and Nonce: then the creation time is
+// not compared.
 func (e *Engine) DeleteContainer(ctx context.Context, c Identity) (Removal, error) {
 	const op = "delete"
 	call, cancel := e.call(ctx, e.o.Deadlines.Delete)
@@ -108,27 +109,34 @@ func (e *Engine) DeleteContainer(ctx context.Context, c Identity) (Removal, erro
 		return Removal{}, refused(op, c.ID, ErrOther)
 	}
 	out := Removal{Container: protocol.RemovedAbsent, Snapshot: protocol.RemovedAbsent}
-	err := e.verify(call, c)
-	if err != nil && !errors.Is(err, ErrNotFound) {
+	recorded := true
+	switch err := e.verify(call, c); {
+	case errors.Is(err, ErrNotFound):
+		recorded = false
+	case err != nil:
 		return Removal{}, failed(op, c.ID, err)
 	}
-	if err == nil {
+	if recorded {
 		if _, err := e.task(call, c.ID); !errors.Is(err, ErrNoTask) {
 			if err == nil {
 				return Removal{}, refused(op, c.ID, ErrRunning)
 			}
 			return Removal{}, failed(op+": look for the task of", c.ID, err)
 		}
+	}
+	// While a shim runs a task may still land, of a create whose caller gave up,
+	// and without the record nobody could reach it; and after a shim died the
+	// daemon tidies up behind its own "no task" answer.
+	if err := e.awaitShimGone(call, c.ID); err != nil {
+		return Removal{}, failed(op+": shim of", c.ID, err)
+	}
+	if recorded {
 		switch err := e.client.ContainerService().Delete(call, c.ID); {
 		case err == nil:
 			out.Container = protocol.RemovedByUs
 		case !errdefs.IsNotFound(err):
 			return Removal{}, failed(op+": record of", c.ID, err)
 		}
-	}
-	// After a shim died the daemon tidies up behind its own "no task" answer.
-	if err := e.awaitShimGone(call, c.ID); err != nil {
-		return Removal{}, failed(op+": shim of", c.ID, err)
 	}
 	switch err := e.client.SnapshotService(e.o.Snapshotter).Remove(call, c.ID); {
 	case err == nil:
