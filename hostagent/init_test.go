@@ -1,0 +1,85 @@
+package hostagent
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/quittance/quittance/hostagent/internal/ledger"
+	"github.com/quittance/quittance/protocol"
+	"github.com/quittance/quittance/protocol/tlog"
+)
+
+func testConfig(t *testing.T) Config {
+	c := DefaultConfig()
+	c.StateDir = filepath.Join(t.TempDir(), "state")
+	c.MaxSlots = 1
+	return c
+}
+
+// Creating and opening are different verbs: a second init refuses, whatever is
+// left of the first ledger, and run never makes one.
+func TestInitOnceAndRunNever(t *testing.T) {
+	c := testConfig(t)
+	c.CgroupRoot = "/" + filepath.Base(t.TempDir()) // never made: run ends before
+	if err := Run(context.Background(), c, Options{Logger: hclog.NewNullLogger()}); err == nil || !strings.Contains(err.Error(), "hostagent init") || !IsUnmending(err) {
+		t.Errorf("run without a state directory: %v", err)
+	}
+	made, err := Init(c, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !made.Generation.Valid() || !strings.HasPrefix(made.HostKey, "quittance/"+string(made.Generation)+"+") {
+		t.Errorf("made %+v", made)
+	}
+	if _, err := Init(c, "test"); !errors.Is(err, ledger.ErrExists) {
+		t.Errorf("a second init: %v", err)
+	}
+	report, err := CheckLedger(c)
+	if err != nil || report.Generation != made.Generation || report.Receipts != 1 {
+		t.Errorf("check: %+v, %v", report, err)
+	}
+	// The ledger is lost and its marker remembers it (I9).
+	if err := os.RemoveAll(ledgerDir(c)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Init(c, "test"); !errors.Is(err, ledger.ErrExists) {
+		t.Errorf("init after a loss: %v", err)
+	}
+	if _, err := CheckLedger(c); !IsUnmending(err) {
+		t.Errorf("check after a loss: %v", err)
+	}
+}
+
+// An init that ended between the host key and the ledger is completed with the
+// same key.
+func TestInitIsCompleted(t *testing.T) {
+	c := testConfig(t)
+	if err := os.Mkdir(c.StateDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	generation := protocol.NewID()
+	if _, err := tlog.CreateKeyFile(hostKeyFile(c), generation); err != nil {
+		t.Fatal(err)
+	}
+	made, err := Init(c, "test")
+	if err != nil || made.Generation != generation {
+		t.Errorf("made %+v, %v; want generation %s", made, err, generation)
+	}
+}
+
+// I37: what others can read is no place for the host key.
+func TestInitRefusesOpenDirectory(t *testing.T) {
+	c := testConfig(t)
+	if err := os.Mkdir(c.StateDir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Init(c, "test"); err == nil || !strings.Contains(err.Error(), "chmod 0700") {
+		t.Errorf("init: %v", err)
+	}
+}
