@@ -1,0 +1,112 @@
+package ledger
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// With the disk full, what is preallocated can still be filled; nothing else
+// is queued; with space again it goes on (I36, FR-22).
+func TestDiskFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newFixture(t)
+		x.close()
+		x.o.Reserve = 128 << 10
+		x.open()
+		synctest.Wait()
+		x.f.mu.Lock()
+		x.f.capacity = 1000
+		x.f.mu.Unlock()
+		room := x.l.Space().Room
+		if room < x.o.Reserve {
+			t.Fatalf("room for %d bytes, want %d", room, x.o.Reserve)
+		}
+		var written int64
+		var refused error
+		for refused == nil {
+			r := x.try(filler(5000, "receipt"))
+			if refused = r.err; refused == nil {
+				written += Size(len(r.entries[0].Payload))
+			}
+		}
+		if !errors.Is(refused, ErrNoSpace) || written < x.o.Reserve {
+			t.Fatalf("%v after %d bytes, want at least %d", refused, written, x.o.Reserve)
+		}
+		if s := x.l.Space(); !s.Full || s.Room > 0 {
+			t.Fatalf("space: %+v", s)
+		}
+		if r := x.release("base", 0, "released"); !errors.Is(r.err, ErrNoSpace) {
+			t.Fatalf("release: %v", r.err)
+		}
+		if x.l.Err() != nil {
+			t.Fatalf("a full disk is no failure: %v", x.l.Err())
+		}
+		x.f.mu.Lock()
+		x.f.capacity = 10 * MinSegment
+		x.f.mu.Unlock()
+		time.Sleep(2 * spaceRetry) // virtual time
+		synctest.Wait()
+		if s := x.l.Space(); s.Full || s.Room < x.o.Reserve {
+			t.Fatalf("space again: %+v", s)
+		}
+		x.append("goes on")
+		x.reopen()
+		got := x.recovered()
+		if got[len(got)-1] != "goes on" {
+			t.Fatalf("ends with %.20q", got[len(got)-1])
+		}
+		x.close()
+	})
+}
+
+// The ballast is given up before a write finds the disk full, new work is
+// refused from then on, and both end only with plenty of space (I36, FR-22).
+func TestBallast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newFixture(t)
+		x.close()
+		x.o.Ballast = 1 << 20
+		x.f.capacity = 100 << 20
+		x.open()
+		free := func(bytes int64) {
+			x.f.mu.Lock()
+			x.f.capacity = bytes
+			x.f.mu.Unlock()
+			time.Sleep(2 * spaceRetry) // virtual time
+			synctest.Wait()
+		}
+		ballast := func() int { return len(x.f.content("ledger")[ballastName]) }
+		want := func(size int, full bool) {
+			t.Helper()
+			if got := ballast(); got != size || x.l.Space().Full != full {
+				t.Fatalf("ballast of %d bytes, full %v; want %d, %v", got, x.l.Space().Full, size, full)
+			}
+		}
+		free(100 << 20)
+		want(1<<20, false)
+		free(600 << 10)
+		want(1<<20, false)
+		free(500 << 10)
+		want(0, true)
+		if got := x.f.capacity; got != 500<<10+1<<20 {
+			t.Fatalf("%d bytes are free: what was given up was taken back", got)
+		}
+		x.append("retirement goes on")
+		free(2<<20 - 1)
+		want(0, true)
+		x.reopen() // a restart looks at the disk anew
+		free(300 << 10)
+		want(0, true)
+		free(3 << 20)
+		want(1<<20, false)
+		// A ballast that is cut short is no ballast.
+		x.close()
+		x.f.root.names["ledger"].names[ballastName].data = make([]byte, 4096)
+		x.open()
+		free(10 << 20)
+		want(1<<20, false)
+		x.close()
+	})
+}
