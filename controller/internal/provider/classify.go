@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
 
 	"github.com/quittance/quittance/controller/api"
@@ -75,7 +76,7 @@ func (c *Client) problem(f *Failure, got received) *Failure {
 	}
 	var p api.Problem
 	if err := api.Decode(got.body, maxProblemBytes, &p); err != nil {
-		f.Cause = fmt.Errorf("problem: %w", err)
+		f.Cause = fmt.Errorf("problem: %w", ownNames(err))
 		return f
 	}
 	if p.Status != got.status || !slices.Contains(api.Codes(), p.Code) || p.Code.Status() != got.status ||
@@ -99,6 +100,18 @@ func (c *Client) problem(f *Failure, got received) *Failure {
 		f.Class, f.Repeat = ClassBusy, true
 	}
 	return f
+}
+
+var memberForm = regexp.MustCompile(`^[a-z0-9_/]{0,128}$`)
+
+// ownNames keeps from a message the name of a member that is none of ours: it
+// is the peer's text.
+func ownNames(err error) error {
+	d, ok := errors.AsType[*protocol.DecodeError](err)
+	if !ok || memberForm.MatchString(d.Field) {
+		return err
+	}
+	return &protocol.DecodeError{Field: "a member", Reason: d.Reason}
 }
 
 // checkHead refuses a head that is not that of a plain JSON answer.

@@ -29,7 +29,7 @@
 //	busy         408, 429 or 507 of the service, without effect  refused      yes
 //	refused      any other problem without effect                refused      no
 //	topology     another environment answered                    unknown      no
-//	malformed    an answer that breaks the contract              unknown      no
+//	malformed    an answer that breaks the contract, or no HTTP  unknown      no
 //	mismatch     a well-formed answer to some other request      unknown      no
 //
 // An asterisk: refused where no byte of the request was written. A grant is

@@ -150,11 +150,11 @@ func (c *Client) exchange(parent context.Context, k call) (*answer, *Failure) {
 			f.Class, f.Disposition, f.Cause = ClassMalformed, protocol.Unknown, err
 			return nil, c.refine(f, k.route, got)
 		}
-		f.Class, f.Disposition, f.Repeat = classifyTransport(parent, ctx, got.sent, err)
+		f.Class, f.Disposition, f.Repeat = classifyTransport(parent, ctx, got, err)
 		if k.route.Name == api.RouteGrant.Name && f.Disposition == protocol.Unknown {
 			f.Repeat = false // it may have been issued
 		}
-		f.Cause = err
+		f.Cause = transportError{err, got.ended}
 		return nil, f
 	}
 	return c.classify(f, k.route, got)
@@ -182,9 +182,11 @@ func (c *Client) request(ctx context.Context, k call) (*http.Request, error) {
 // received is what came back before an exchange was settled.
 type received struct {
 	sent   bool // at least one byte of the request was written
+	ended  bool // the connection ended or failed while an answer was read
 	status int
 	header http.Header
 	body   []byte
+	wire   *wire
 }
 
 // errContract marks an answer that is whole as far as it was read and breaks
@@ -205,6 +207,7 @@ func (c *Client) roundTrip(ctx context.Context, request *http.Request, limit fun
 		return got, fmt.Errorf("%w: its body is longer than %d bytes", errContract, most)
 	}
 	got.body, err = io.ReadAll(io.LimitReader(response.Body, most+1))
+	got.ended = got.wire.ended.Load()
 	if err == nil && int64(len(got.body)) > most {
 		got.body = got.body[:most]
 		err = fmt.Errorf("%w: its body is longer than %d bytes", errContract, most)
@@ -231,7 +234,7 @@ func (c *Client) open(ctx context.Context, request *http.Request, got *received)
 	}
 	transport.Protocols.SetHTTP1(true)
 	response, err := transport.RoundTrip(request)
-	got.sent = conn.wrote.Load()
+	got.sent, got.ended, got.wire = conn.wrote.Load(), conn.ended.Load(), conn
 	if err != nil {
 		return nil, nil, errors.Join(err, conn.abort())
 	}
@@ -253,6 +256,7 @@ type wire struct {
 	net.Conn          // plain, or TLS over raw
 	raw      net.Conn // the socket
 	wrote    atomic.Bool
+	ended    atomic.Bool // a read has failed, or found the end
 	taken    atomic.Bool
 	closed   sync.Once
 }
@@ -307,6 +311,15 @@ func (w *wire) once(context.Context, string, string) (net.Conn, error) {
 		return nil, errors.New("an exchange uses one connection")
 	}
 	return w, nil
+}
+
+// Read implements [net.Conn].
+func (w *wire) Read(p []byte) (int, error) {
+	n, err := w.Conn.Read(p)
+	if err != nil {
+		w.ended.Store(true)
+	}
+	return n, err
 }
 
 // Write implements [net.Conn].

@@ -99,6 +99,13 @@ func table() map[string]row {
 		"half a body":          {ends(answer("200 OK", good)[:len(answer("200 OK", good))-10]), ClassLost, protocol.Unknown, true, true, ""},
 		"half a chunk":         {ends(head("200 OK", "Content-Type: application/json", "Transfer-Encoding: chunked") + "ff\r\n{"), ClassLost, protocol.Unknown, true, true, ""},
 		"reset after the send": {func(c *peerConn) { c.read(); c.reset() }, ClassLost, protocol.Unknown, true, true, ""},
+		// What is not HTTP at all.
+		"garbage":         {ends("220 mail.example.org ESMTP s3cret\r\n"), ClassMalformed, protocol.Unknown, false, false, ""},
+		"garbage headers": {ends("HTTP/1.1 200 OK\r\ns3cret s3cret\r\n\r\n"), ClassMalformed, protocol.Unknown, false, false, ""},
+		"garbage chunk":   {ends(head("200 OK", "Content-Type: application/json", "Transfer-Encoding: chunked") + "s3cret\r\n"), ClassMalformed, protocol.Unknown, false, false, ""},
+		"endless headers": {says("HTTP/1.1 200 OK\r\n" + strings.Repeat("X: s3cret\r\n", 10_000)), ClassMalformed, protocol.Unknown, false, false, ""},
+		"endless 1xx":     {says(strings.Repeat("HTTP/1.1 103 Early\r\nX: s3cret\r\n\r\n", 10_000)), ClassMalformed, protocol.Unknown, false, false, ""},
+		"two lengths":     {ends(head("200 OK", "Content-Length: 5", "Content-Length: 6") + "s3cret"), ClassMalformed, protocol.Unknown, false, false, ""},
 		// Refusals without effect.
 		"job not open":  refused(api.CodeJobNotOpen),
 		"job busy":      refused(api.CodeJobBusy),
@@ -128,6 +135,7 @@ func table() map[string]row {
 		"two values":              malformed(answer("200 OK", good+good)),
 		"trailing byte":           malformed(answer("200 OK", good+"x")),
 		"added member":            malformed(answer("200 OK", strings.Replace(good, "{", `{"x":1,`, 1))),
+		"added text":              malformed(answer("200 OK", strings.Replace(good, "{", `{"S3cret\ns3cret html":1,`, 1))),
 		"member twice":            malformed(answer("200 OK", strings.Replace(good, "{", `{"key":"k-1",`, 1))),
 		"member missing":          malformed(answer("200 OK", strings.Replace(good, `,"replayed":false`, "", 1))),
 		"null member":             malformed(answer("200 OK", strings.Replace(good, `"replayed":false`, `"replayed":null`, 1))),
@@ -167,7 +175,7 @@ func TestClassification(t *testing.T) {
 				if f.Expires.Before(before) {
 					t.Errorf("the signature's expiry is %v", f.Expires)
 				}
-				if strings.Contains(f.Error(), "html") && strings.Contains(f.Error(), "proxy") {
+				if strings.Contains(f.Error(), "html") || strings.Contains(f.Error(), "s3cret") {
 					t.Errorf("the service's text is in our message: %v", f)
 				}
 				conns := p.allClosed(1)
@@ -276,6 +284,17 @@ func TestStall(t *testing.T) {
 
 // Nothing was sent where there is no connection.
 func TestUnreachable(t *testing.T) {
+	blocked := newPeer(t, false, says("")).client(func(cfg *Config) {
+		cfg.Timeout = 50 * time.Millisecond
+		cfg.Dial = func(ctx context.Context) (net.Conn, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+	})
+	_, _, err := blocked.Start(background(), startBody(), nil)
+	if f := failure(t, err); f.Class != ClassTimeout || f.Disposition != protocol.Refused || !f.Repeat {
+		t.Errorf("stalled at connect: %v, repeat %v", f, f.Repeat)
+	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -3,9 +3,11 @@ package provider
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -126,10 +128,9 @@ func RefusedForGood(err error) (attempt.HoldReason, *Failure, bool) {
 var errNotPeer = errors.New("the service did not prove its identity")
 
 // classifyTransport classifies an exchange that got no whole answer.
-// sent says whether a byte of the request was written.
-func classifyTransport(parent, bounded context.Context, sent bool, err error) (Class, protocol.Disposition, bool) {
+func classifyTransport(parent, bounded context.Context, got received, err error) (Class, protocol.Disposition, bool) {
 	disposition := protocol.Refused
-	if sent {
+	if got.sent {
 		disposition = protocol.Unknown
 	}
 	var dns *net.DNSError
@@ -146,8 +147,58 @@ func classifyTransport(parent, bounded context.Context, sent bool, err error) (C
 		return ClassTLS, disposition, false
 	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, syscall.ETIMEDOUT):
 		return ClassTimeout, disposition, true
-	case !sent:
+	case !got.sent:
 		return ClassUnreachable, protocol.Refused, true
+	case got.ended || broken(err):
+		return ClassLost, disposition, true
 	}
-	return ClassLost, disposition, true
+	return ClassMalformed, disposition, false // what came is not HTTP
+}
+
+// broken reports whether the connection failed, as opposed to carrying
+// something that is not an answer.
+func broken(err error) bool {
+	var op *net.OpError
+	var errno syscall.Errno
+	return errors.As(err, &op) || errors.As(err, &errno)
+}
+
+// transportError shows a failure below HTTP in our own words: the library's
+// own texts may quote what the peer sent (I37). It still unwraps to it.
+type transportError struct {
+	err   error
+	ended bool // the connection ended while an answer was read
+}
+
+func (e transportError) Unwrap() error { return e.err }
+
+func (e transportError) Error() string {
+	var dns *net.DNSError
+	var errno syscall.Errno
+	var authority x509.UnknownAuthorityError
+	var name x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	switch {
+	case errors.Is(e.err, errContract):
+		return e.err.Error() // our own text throughout
+	case errors.As(e.err, &dns):
+		return "the service's name could not be looked up"
+	case errors.As(e.err, &authority):
+		return "the service's certificate is signed by an unknown authority"
+	case errors.As(e.err, &name):
+		return "the service's certificate is for another name"
+	case errors.As(e.err, &invalid):
+		return "the service's certificate is not valid now or not for a server"
+	case errors.Is(e.err, errNotPeer):
+		return errNotPeer.Error()
+	case errors.Is(e.err, context.Canceled):
+		return "stopped"
+	case errors.Is(e.err, context.DeadlineExceeded), errors.Is(e.err, os.ErrDeadlineExceeded):
+		return "the time is over"
+	case errors.As(e.err, &errno):
+		return errno.Error()
+	case e.ended:
+		return "the connection ended before the answer did"
+	}
+	return fmt.Sprintf("the answer is not one of HTTP (%T)", e.err)
 }

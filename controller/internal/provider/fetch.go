@@ -171,6 +171,7 @@ func (c *Client) transfer(parent context.Context, target *url.URL, grant api.Gra
 	}
 	sink := &hashing{file: file.File, sum: sha256.New(), budget: budget}
 	n, err := io.Copy(sink, io.LimitReader(response.Body, grant.Length+1))
+	got.ended = got.wire.ended.Load()
 	closeAll(err == nil)
 	switch {
 	case sink.err != nil:
@@ -193,8 +194,8 @@ func (c *Client) transfer(parent context.Context, target *url.URL, grant api.Gra
 // transport fills in a failure without a whole answer. A read has no effect, so
 // its disposition is always refused.
 func (f *Failure) transport(parent, bounded context.Context, got received, err error) *Failure {
-	f.Class, _, f.Repeat = classifyTransport(parent, bounded, got.sent, err)
-	f.Disposition, f.Cause = protocol.Refused, err
+	f.Class, _, f.Repeat = classifyTransport(parent, bounded, got, err)
+	f.Disposition, f.Cause = protocol.Refused, transportError{err, got.ended}
 	return f
 }
 

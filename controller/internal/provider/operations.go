@@ -30,19 +30,25 @@ func (c *Client) target(route api.Route, query url.Values, values ...string) *ur
 // do makes an exchange and decodes its answer strictly; check, which may be
 // nil, compares the answer with the request.
 func do[T any](ctx context.Context, c *Client, k call, check func(*T) error) (T, attempt.Reply, error) {
-	var value T
 	got, f := c.exchange(ctx, k)
 	if f != nil {
-		return value, f.Reply, f
+		var none T
+		return none, f.Reply, f
 	}
+	return read(k.route, got, check)
+}
+
+// read decodes a whole successful answer.
+func read[T any](route api.Route, got *answer, check func(*T) error) (T, attempt.Reply, error) {
+	var value T
 	fail := func(class Class, err error) (T, attempt.Reply, error) {
 		var none T
 		f := got.about
 		f.Class, f.Disposition, f.Cause = class, protocol.Unknown, err
 		return none, got.reply, &f
 	}
-	if err := api.Decode(got.raw, k.route.MaxResponse, &value); err != nil {
-		return fail(ClassMalformed, err)
+	if err := api.Decode(got.raw, route.MaxResponse, &value); err != nil {
+		return fail(ClassMalformed, ownNames(err))
 	}
 	if check != nil {
 		if err := check(&value); err != nil {
@@ -216,7 +222,11 @@ func (c *Client) Start(ctx context.Context, body []byte, beforeSend func(expires
 		return api.Admission{}, attempt.Reply{}, refuse(api.RouteStart, err)
 	}
 	k := call{route: api.RouteStart, target: c.target(api.RouteStart, nil), body: body, beforeSend: beforeSend}
-	return do(ctx, c, k, func(a *api.Admission) error {
+	return do(ctx, c, k, checkAdmission(asked))
+}
+
+func checkAdmission(asked api.Start) func(*api.Admission) error {
+	return func(a *api.Admission) error {
 		switch {
 		case a.Key != asked.Key:
 			return other("key")
@@ -226,7 +236,7 @@ func (c *Client) Start(ctx context.Context, body []byte, beforeSend func(expires
 			return errors.New("the answer's attempt, states or lease are out of form")
 		}
 		return nil
-	})
+	}
 }
 
 func knownAttempt(s api.AttemptState) bool {
