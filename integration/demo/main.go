@@ -32,7 +32,7 @@ func main() {
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done within %s", limit))
 	err := run(ctx, *cache, *keep)
 	cancel()
 	stop()
@@ -48,7 +48,11 @@ func run(ctx context.Context, cache string, keep bool) (err error) {
 	s := newShow(os.Stdout, 9)
 	n := &node{show: s, cache: cache}
 	defer func() {
-		if err != nil {
+		switch {
+		case ctx.Err() != nil:
+			err = context.Cause(ctx)
+			s.say("stopped before its end; taking everything down")
+		case err != nil:
 			n.showLogs()
 		}
 		err = errors.Join(err, n.takeDown())

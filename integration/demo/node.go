@@ -84,23 +84,28 @@ func (n *node) startAs(name, program string, credential *syscall.Credential, env
 	return p, nil
 }
 
-// stop asks a program to end and waits.
+// stop asks a program to end, asks again after a third of the patience (the
+// controller finishes what it does at the first signal and stops at the
+// second), and waits.
 func (p *process) stop(patience time.Duration) error {
 	if p == nil {
 		return nil
 	}
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("stop %s: %w", p.name, err)
-	}
-	select {
-	case <-p.exited:
-		if p.err != nil && !p.told {
-			return fmt.Errorf("%s did not end well: %w", p.name, p.err)
+	for _, wait := range []time.Duration{patience / 3, patience - patience/3} {
+		if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return fmt.Errorf("stop %s: %w", p.name, err)
 		}
-		return nil
-	case <-time.After(patience):
+		select {
+		case <-p.exited:
+			if p.err != nil && !p.told {
+				return fmt.Errorf("%s did not end well: %w", p.name, p.err)
+			}
+			return nil
+		case <-time.After(wait):
+		}
 	}
-	err := fmt.Errorf("%s did not end within %s and was killed", p.name, patience)
+	said, err := os.ReadFile(p.log)
+	err = errors.Join(fmt.Errorf("%s did not end within %s and was killed; it said last:\n%s", p.name, patience, lastLines(string(said), 10)), err)
 	if killErr := p.cmd.Process.Kill(); killErr != nil && !errors.Is(killErr, os.ErrProcessDone) {
 		return errors.Join(err, killErr)
 	}
