@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/quittance/quittance/hostagent/internal/core"
 	"github.com/quittance/quittance/hostagent/internal/journal"
@@ -29,7 +32,7 @@ func Init(c Config, version string) (Created, error) {
 	if err := makePrivateDir(c.StateDir); err != nil {
 		return Created{}, err
 	}
-	for _, name := range []string{ledgerDir(c), ledgerDir(c) + ".created"} {
+	for _, name := range []string{ledgerDir(c), markerBeside(c), markerInside(c)} {
 		if _, err := os.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
 			if err == nil {
 				err = ledger.ErrExists
@@ -85,8 +88,31 @@ func makePrivateDir(dir string) error {
 // could provoke them.
 const bytesPerAllocation = 256 << 10
 
+// ballastBytes is given up first on a full disk, so that the engine's own
+// metadata can be written too.
+const ballastBytes = 16 << 20
+
 func ledgerOptions(c Config) ledger.Options {
-	return ledger.Options{Reserve: c.MaxSlots * bytesPerAllocation}
+	return ledger.Options{Reserve: c.MaxSlots * bytesPerAllocation, Ballast: ballastBytes, Marker: markerFile(c)}
+}
+
+// The marker remembers that there was a ledger. It lies beside the state
+// directory, so that it outlives a lost file system there; inside where this
+// process may not write beside it.
+func markerBeside(c Config) string { return c.StateDir + ".created" }
+func markerInside(c Config) string { return ledgerDir(c) + ".created" }
+
+// markerFile is the marker that is there, or where one is to be made.
+func markerFile(c Config) string {
+	for _, path := range []string{markerBeside(c), markerInside(c)} {
+		if _, err := os.Lstat(path); err == nil {
+			return path
+		}
+	}
+	if unix.Access(filepath.Dir(c.StateDir), unix.W_OK) == nil {
+		return markerBeside(c)
+	}
+	return markerInside(c)
 }
 
 // LedgerReport is what [CheckLedger] found.
@@ -94,5 +120,5 @@ type LedgerReport = ledger.Report
 
 // CheckLedger verifies the ledger and changes nothing; the agent may run.
 func CheckLedger(c Config) (LedgerReport, error) {
-	return ledger.Check(ledgerDir(c), ledger.Options{})
+	return ledger.Check(ledgerDir(c), ledgerOptions(c))
 }

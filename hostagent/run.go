@@ -186,7 +186,11 @@ func (a *agent) serve(ctx context.Context, accept func() error, o Options) error
 		"engine", a.engine.Health().Version)
 	a.notify(daemon.SdNotifyReady + "\nSTATUS=serving " + a.cfg.Socket)
 
-	<-ctx.Done()
+	select {
+	case <-ctx.Done():
+	case <-a.journal.Failed():
+		stop(a.journal.Err())
+	}
 	a.notify(daemon.SdNotifyStopping)
 	a.log.Info("stopping", "remark", "containers run on")
 	// Long polls end with their connections; a request that is being written to

@@ -294,6 +294,30 @@ func (l *Lab) Controller(owner protocol.ID) *hostclient.Generation {
 	return hostclient.New(l.Socket(), hostclient.Options{Owner: func() protocol.ID { return owner }}).In(l.Generation)
 }
 
+// ResidentBytes is the running agent's memory.
+func (l *Lab) ResidentBytes() int64 {
+	l.t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", l.agent.Process.Pid))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	var total, resident int64
+	if _, err := fmt.Sscan(string(text), &total, &resident); err != nil {
+		l.t.Fatal(err)
+	}
+	return resident * int64(os.Getpagesize())
+}
+
+// OpenFiles counts the running agent's descriptors.
+func (l *Lab) OpenFiles() int {
+	l.t.Helper()
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", l.agent.Process.Pid))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return len(entries)
+}
+
 // RestartEngine starts the private engine again after its Stop or Kill.
 func (l *Lab) RestartEngine() error {
 	e, err := privateengine.Start(l.t.Context(), privateengine.Config{Dir: l.path("engine")})

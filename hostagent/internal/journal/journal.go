@@ -84,6 +84,13 @@ func (j *Journal) Receipts() *receiptlog.Log { return j.log }
 // Space says whether there is room for new work (I36).
 func (j *Journal) Space() ledger.Space { return j.ledger.Space() }
 
+// Failed is closed when the ledger can make nothing durable any more, even if
+// nothing was being written; [Journal.Err] says why. The process must end (I35).
+func (j *Journal) Failed() <-chan struct{} { return j.ledger.Failed() }
+
+// Err is the ledger's final error, nil while it works.
+func (j *Journal) Err() error { return j.ledger.Err() }
+
 // Close closes the ledger; what was appended before is durable then, or the
 // error says why not.
 func (j *Journal) Close() error { return j.ledger.Close() }

@@ -39,12 +39,7 @@ func (w *worker) removeAll(ctx context.Context, e core.RemoveEffect) (protocol.R
 		return r, err
 	}
 	err = w.repeat(ctx, "remove task", func(ctx context.Context) error {
-		removed, err := w.m.cfg.Engine.DeleteTask(ctx, known)
-		if errors.Is(err, engine.ErrRunning) {
-			// The process was seen to end, or never ran; what is left is a
-			// created init or a child that outlived it.
-			err = errors.Join(err, w.m.cfg.Engine.Kill(ctx, known, unix.SIGKILL, true))
-		}
+		removed, err := w.endTask(ctx, known)
 		keep(&r.Task, removed)
 		return err
 	})
@@ -56,6 +51,12 @@ func (w *worker) removeAll(ctx context.Context, e core.RemoveEffect) (protocol.R
 		removed, err := w.m.cfg.Engine.DeleteContainer(ctx, known)
 		keep(&r.Container, removed.Container)
 		keep(&r.Snapshot, removed.Snapshot)
+		if errors.Is(err, engine.ErrRunning) {
+			// A task of a creation that had timed out landed late.
+			late, again := w.endTask(ctx, known)
+			keep(&r.Task, late)
+			err = errors.Join(err, again)
+		}
 		return err
 	})
 	if err != nil {
@@ -80,6 +81,16 @@ func (w *worker) removeAll(ctx context.Context, e core.RemoveEffect) (protocol.R
 		return err
 	})
 	return r, err
+}
+
+// endTask deletes the task. The process was seen to end, or never ran; what may
+// be left is a created init or a child that outlived it.
+func (w *worker) endTask(ctx context.Context, known engine.Identity) (protocol.Removed, error) {
+	removed, err := w.m.cfg.Engine.DeleteTask(ctx, known)
+	if errors.Is(err, engine.ErrRunning) {
+		err = errors.Join(err, w.m.cfg.Engine.Kill(ctx, known, unix.SIGKILL, true))
+	}
+	return removed, err
 }
 
 // keep remembers over the tries of a step that something was removed.

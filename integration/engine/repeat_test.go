@@ -1,0 +1,66 @@
+//go:build engine
+
+package engine_test
+
+import (
+	"testing"
+
+	"github.com/quittance/quittance/integration/agenttest"
+	"github.com/quittance/quittance/protocol"
+)
+
+// Allocations that the kernel kills right at their start, one after the other:
+// every verdict is killed, scope container, whoever reads when (FR-01, FR-02);
+// slots, history and the machine are as before.
+func TestManyKilledAtStart(t *testing.T) {
+	const many = 12
+	lab := kit.NewLab(t, "--max-unreleased", "5")
+	lab.Profile("eat", agenttest.Profile{Args: []string{"eat", "128"}, NoInit: true})
+	lab.Start()
+	c := newCaller(t, lab)
+	c.witness()
+	for n := protocol.Number(1); n <= many; n++ {
+		c.allocate(n, "eat")
+		a := c.await(n, protocol.StateRetired)
+		if a.OOM.Verdict != protocol.VerdictKilled || *a.OOM.Scope != protocol.ScopeContainer || *a.Reason != protocol.ReasonOOM {
+			t.Errorf("number %d: reason %s, oom %+v", n, *a.Reason, a.OOM)
+		}
+		exited := 0
+		for _, r := range a.Receipts {
+			if r.Kind == protocol.KindExited {
+				exited++
+			}
+		}
+		if exited != 1 {
+			t.Errorf("number %d: %d exited", n, exited)
+		}
+		c.consume(n)
+		if n%4 == 0 {
+			checkpoint, err := c.gen.Checkpoint(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.gen.Witness(t.Context(), protocol.WitnessRequest{Checkpoint: &checkpoint}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.gen.Release(t.Context(), protocol.ReleaseRequest{Frontier: n, Except: []protocol.Number{}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	host := hostOf(t, lab)
+	if host.Slots.Used != 0 || host.Slots.Unreleased != 0 || host.Frontiers != (protocol.Frontiers{Accepted: many, Released: many}) {
+		t.Errorf("at the end: %+v %+v", host.Slots, host.Frontiers)
+	}
+	if left := lab.Leftovers(); len(left) != 0 {
+		t.Errorf("left on the machine: %v", left)
+	}
+	if resident := lab.ResidentBytes(); resident > 40<<20 {
+		t.Errorf("the idle agent has %d MiB resident; the bar is 40", resident>>20)
+	} else {
+		t.Logf("the idle agent has %d MiB resident", resident>>20)
+	}
+	if open := lab.OpenFiles(); open > 40 {
+		t.Errorf("the idle agent has %d descriptors open", open)
+	}
+}
