@@ -109,9 +109,13 @@ func Create(dir string, o Options, first []Record) error {
 	return mark(o, dir, o.Generation)
 }
 
-// exists reports whether a file or directory has that name.
+// exists reports whether a file or directory has that name. Nothing has one in
+// a directory that is not there.
 func exists(f FS, name string) (bool, error) {
 	names, err := f.ReadDir(filepath.Dir(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
 	if err != nil {
 		return false, err
 	}

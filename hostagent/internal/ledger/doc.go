@@ -11,6 +11,7 @@
 //	DIR.created                  marker beside the directory: there was a ledger, and its generation
 //	DIR/0000000001.segment       zero-filled ahead, then written from the front
 //	DIR/0000000002.segment       the next one; the highest are still empty ("spares")
+//	DIR/ballast                  only takes up space, given up first on a full disk
 //
 //	segment  = header record record … zeros
 //	header   = magic "QLEDGER1" · version u32 · CRC-32C u32 · generation 16 bytes ·
@@ -55,5 +56,15 @@
 //
 // Spares are written full of zeros before they are needed, enough of them for
 // Options.Reserve bytes: with the disk full those can still be filled (I36).
-// On file systems that copy on write that is not a promise.
+// On file systems that copy on write that is not a promise. The ballast is
+// given up before that, so that the engine can still remove containers; new
+// work is to be refused while [Space] says that the disk is full.
+//
+// # Releasing
+//
+// A release begins a segment with a base, the caller's folded state, and the
+// records that go with it, as one group. It is synced, then attested and synced
+// again, and only then are whole older segments removed. The fold begins at the
+// newest whole base; a crash on the way leaves the older one in force, or
+// leftovers that Open removes.
 package ledger

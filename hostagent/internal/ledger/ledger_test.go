@@ -36,6 +36,8 @@ func TestVerbs(t *testing.T) {
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal("opening made something")
 	}
+	_, err = Open(filepath.Join(dir, "deeper"), o)
+	want(err, ErrNotExist)
 	if err := Create(dir, o, nil); err == nil {
 		t.Fatal("created without a first record")
 	}
@@ -73,6 +75,11 @@ func TestVerbs(t *testing.T) {
 	_, err = Check(dir, o)
 	want(err, ErrLost)
 	want(Create(dir, o, genesis), ErrExists)
+	// With the marker elsewhere the loss of the whole state directory shows.
+	elsewhere := o
+	elsewhere.Marker = dir + markerSuffix
+	_, err = Open(filepath.Join(dir, "state", "ledger"), elsewhere)
+	want(err, ErrLost)
 
 	// Another generation's files under this marker are a mistaken restore.
 	other := filepath.Join(t.TempDir(), "ledger")

@@ -3,7 +3,8 @@ package ledger
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/quittance/quittance/hostagent/internal/failpoint"
@@ -12,6 +13,9 @@ import (
 // batchBytes is where a batch is written although more waits, so that memory
 // stays bounded and the first of a long queue need not wait for the last.
 const batchBytes = 4 << 20
+
+// idleBytes is the size of a write buffer that is kept for the next batch.
+const idleBytes = 1 << 20
 
 // operation is one queued Append or Release.
 type operation struct {
@@ -277,6 +281,9 @@ func (w *writer) commit() error {
 		}
 		w.durable = w.next - 1
 		w.buf = w.buf[:0]
+		if cap(w.buf) > idleBytes {
+			w.buf = nil
+		}
 	}
 	var answered int64
 	for _, a := range w.waiting {
@@ -370,27 +377,32 @@ func (l *Ledger) keepFrom(keep, base uint64) uint64 {
 
 // removeBelow removes whole segments, oldest first, and syncs the directory.
 func (l *Ledger) removeBelow(keep uint64) error {
-	l.files.Lock()
-	defer l.files.Unlock()
-	lowest := keep
-	for ordinal := range l.segments {
-		lowest = min(lowest, ordinal)
-	}
-	for ordinal := lowest; ordinal < keep; ordinal++ {
-		seg := l.segments[ordinal]
-		if seg == nil {
-			return fmt.Errorf("segment %d is not open", ordinal)
-		}
-		delete(l.segments, ordinal)
-		if err := errors.Join(seg.file.Close(), l.o.FS.Remove(l.path(ordinal))); err != nil {
+	gone := l.forgetBelow(keep)
+	for _, seg := range gone {
+		if err := errors.Join(seg.file.Close(), l.o.FS.Remove(l.path(seg.ordinal))); err != nil {
 			return err
 		}
 		failpoint.Hit(failpoint.ReleaseRemovedOne)
 	}
-	if lowest == keep {
+	if len(gone) == 0 {
 		return nil
 	}
 	return l.o.FS.SyncDir(l.dir)
+}
+
+// forgetBelow takes segments away from readers, and gives them, ascending.
+// Those who read already are done when it returns.
+func (l *Ledger) forgetBelow(keep uint64) []*segment {
+	l.files.Lock()
+	defer l.files.Unlock()
+	var gone []*segment
+	for _, ordinal := range slices.Sorted(maps.Keys(l.segments)) {
+		if ordinal < keep {
+			gone = append(gone, l.segments[ordinal])
+			delete(l.segments, ordinal)
+		}
+	}
+	return gone
 }
 
 // attest attests the last record when nothing else is about to. False means
