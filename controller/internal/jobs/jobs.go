@@ -60,6 +60,7 @@ type Config struct {
 	SweepInterval time.Duration // 5s
 	MaxReopens    int           // 5
 	MaxOpenJobs   int           // 10,000 per workspace
+	MaxIdleBytes  int64         // 4 GiB per workspace, in uploads that no job uses
 
 	Logger hclog.Logger
 }
@@ -101,7 +102,10 @@ func (c *Config) complete() error {
 	if c.MaxOpenJobs == 0 {
 		c.MaxOpenJobs = 10_000
 	}
-	if c.MaxReopens < 0 || c.MaxOpenJobs < 0 {
+	if c.MaxIdleBytes == 0 {
+		c.MaxIdleBytes = 4 << 30
+	}
+	if c.MaxReopens < 0 || c.MaxOpenJobs < 0 || c.MaxIdleBytes < 0 {
 		return errors.New("jobs: bounds must not be negative")
 	}
 	if c.Logger == nil {
@@ -147,7 +151,7 @@ func Open(ctx context.Context, config Config) (*Service, error) {
 	s := &Service{config: config, db: db, log: config.Logger}
 	s.store = records.New(db, files, records.Policy{
 		AttemptLease: config.AttemptLease, HelloTTL: config.HelloTTL, GrantTTL: config.GrantTTL, UploadTTL: config.UploadTTL,
-		MaxReopens: config.MaxReopens, MaxOpenJobs: config.MaxOpenJobs,
+		MaxReopens: config.MaxReopens, MaxOpenJobs: config.MaxOpenJobs, MaxIdleBytes: config.MaxIdleBytes,
 	})
 	if err := s.prepare(ctx); err != nil {
 		return nil, errors.Join(err, db.Close())
@@ -298,6 +302,18 @@ func (s *Service) CreateToken(ctx context.Context, spec TokenSpec) (string, erro
 		return "", err
 	}
 	return token, nil
+}
+
+// RevokeTokens ends every token of a principal in a workspace and returns how
+// many that were.
+func (s *Service) RevokeTokens(ctx context.Context, workspace, principal string) (int, error) {
+	return s.store.RevokeTokens(ctx, workspace, principal)
+}
+
+// RemoveProviderKey ends a key that [Service.AddProviderKey] registered; keyID is
+// its SHA-256 fingerprint. Keys of the operator's file end there.
+func (s *Service) RemoveProviderKey(ctx context.Context, keyID string) error {
+	return s.store.RemoveProviderKey(ctx, keyID)
 }
 
 // AddProviderKey registers a provider's public key: a line of ssh-ed25519, the

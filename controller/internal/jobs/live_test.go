@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/ed25519"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -298,4 +299,36 @@ func TestProviderKeysFileIsReadAgain(t *testing.T) {
 	if _, err := Open(t.Context(), config); err == nil || !strings.Contains(err.Error(), "chmod go-w") {
 		t.Fatalf("a list that anyone can write: %v", err)
 	}
+}
+
+func TestRevokedAccessEndsAtOnce(t *testing.T) {
+	f := open(t, "", nil)
+	must[api.JobList](t, 200, f.user(f.token, "GET", "/v1/jobs", nil))
+	if revoked, err := f.s.RevokeTokens(t.Context(), "default", "alice"); err != nil || revoked != 1 {
+		t.Fatalf("%d, %v", revoked, err)
+	}
+	refused(t, api.CodeUnauthenticated, f.user(f.token, "GET", "/v1/jobs", nil))
+	if err := f.s.RemoveProviderKey(t.Context(), f.node.signer.KeyID()); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, api.CodeUnknownKey, f.node.send("POST", "/provider/v1/hello", f.node.announcement(1)))
+	if err := f.s.RemoveProviderKey(t.Context(), f.node.signer.KeyID()); !errors.Is(err, signing.ErrUnknownKey) {
+		t.Fatalf("removed twice: %v", err)
+	}
+}
+
+// I33: what one workspace may pile up is bounded, and another is not hurt by it.
+func TestWorkspacesAreBounded(t *testing.T) {
+	f := open(t, "", func(c *Config) { c.MaxOpenJobs, c.MaxIdleBytes = 2, 10 })
+	f.create("a", "x")
+	f.create("b", "x")
+	text := "x"
+	third := &api.CreateJob{Kind: "echo", Input: &api.CreateData{Text: &text}}
+	refused(t, api.CodeLimitReached, f.user(f.token, "POST", "/v1/jobs", third, api.HeaderIdempotencyKey, "c"))
+	must[api.CreateJobAnswer](t, 200, f.user(f.token, "POST", "/v1/jobs", third, api.HeaderIdempotencyKey, "b"))
+	must[api.Upload](t, 201, f.upload(f.token, "image/png", []byte("0123456")))
+	refused(t, api.CodeLimitReached, f.upload(f.token, "image/png", []byte("0123")))
+	other := f.newToken("other", "bob", "submitter")
+	must[api.CreateJobAnswer](t, 201, f.user(other, "POST", "/v1/jobs", third, api.HeaderIdempotencyKey, "c"))
+	must[api.Upload](t, 201, f.upload(other, "image/png", []byte("0123")))
 }

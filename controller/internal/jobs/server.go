@@ -19,6 +19,7 @@ import (
 
 	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/controller/internal/jobs/blobs"
+	"github.com/quittance/quittance/controller/internal/jobs/database"
 	"github.com/quittance/quittance/controller/internal/jobs/records"
 	"github.com/quittance/quittance/controller/internal/signing"
 	"github.com/quittance/quittance/protocol"
@@ -382,9 +383,9 @@ func (c *call) refuse(err error) {
 	case errors.As(err, &problem):
 	case errors.As(err, &decode):
 		problem = badRequest(decode.Field, "The body is refused: "+decode.Error()+".")
-	case errors.Is(err, syscall.ENOSPC):
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, database.ErrFull):
 		c.log(err)
-		problem = api.NewProblem(api.CodeNoSpace, "The service's disk is full.", "Tell the operator; send the same request again later.")
+		problem = api.NewProblem(api.CodeNoSpace, "The service's disk is full; nothing was changed.", "Tell the operator; send the same request again later.")
 	case errors.Is(err, blobs.ErrMismatch), errors.Is(err, blobs.ErrMissing):
 		c.log(err)
 		problem = c.internal()

@@ -13,11 +13,10 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/dunglas/httpsfv"
-
 	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/controller/internal/jobs/openapi"
 	"github.com/quittance/quittance/controller/internal/jobs/records"
+	"github.com/quittance/quittance/controller/internal/signing"
 	"github.com/quittance/quittance/protocol"
 )
 
@@ -219,7 +218,7 @@ func createUpload(c *call) error {
 	if len(types) != 1 || !api.ValidSchema(types[0]) {
 		return api.NewProblem(api.CodeUnsupportedType, "Content-Type must name the file's media type, without spaces.", "Send one, application/octet-stream if nothing else.")
 	}
-	digest, ok := parseDigestField(c.r.Header.Values(api.HeaderContentDigest))
+	digest, ok := signing.ParseDigest(c.r.Header.Values(api.HeaderContentDigest))
 	if !ok {
 		return badRequest(api.HeaderContentDigest, "Content-Digest must occur once and hold one sha-256 of the file.")
 	}
@@ -269,24 +268,4 @@ func digestField(digest protocol.Digest) string {
 		panic("jobs: a stored digest is out of form")
 	}
 	return "sha-256=:" + base64.StdEncoding.EncodeToString(raw) + ":"
-}
-
-func parseDigestField(values []string) (protocol.Digest, bool) {
-	if len(values) != 1 {
-		return "", false
-	}
-	dictionary, err := httpsfv.UnmarshalDictionary(values)
-	if err != nil || len(dictionary.Names()) != 1 {
-		return "", false
-	}
-	member, _ := dictionary.Get("sha-256")
-	item, ok := member.(httpsfv.Item)
-	if !ok {
-		return "", false
-	}
-	raw, ok := item.Value.([]byte)
-	if !ok || len(raw) != 32 {
-		return "", false
-	}
-	return protocol.Digest("sha256:" + hex.EncodeToString(raw)), true
 }

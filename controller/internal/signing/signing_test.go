@@ -190,6 +190,9 @@ func TestAlteredRequestsAreRefused(t *testing.T) {
 		{"signature bytes changed", func(r *http.Request) {
 			r.Header.Set("Signature", "sig=:"+base64.StdEncoding.EncodeToString(make([]byte, 64))+":")
 		}, api.CodeBadSignature},
+		{"a display string that httpsfv v1.1.0 panics on", func(r *http.Request) { r.Header.Set("Signature-Input", "a0=%0") }, api.CodeUnsigned},
+		{"the same as a signature", func(r *http.Request) { r.Header.Set("Signature", "sig=%0") }, api.CodeUnsigned},
+		{"the same as a digest", func(r *http.Request) { r.Header.Set("Content-Digest", "sha-256=%0") }, api.CodeUnsigned},
 		{"short signature", func(r *http.Request) { r.Header.Set("Signature", "sig=:AAAA:") }, api.CodeUnsigned},
 	}
 	for _, row := range rows {

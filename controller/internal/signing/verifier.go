@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -173,7 +175,7 @@ func soleSignature(header http.Header) (httpsfv.InnerList, *api.Problem) {
 	if len(inputs) != 1 || len(signatures) != 1 {
 		return none, unsigned("Signature-Input and Signature must occur once.")
 	}
-	dictionary, err := httpsfv.UnmarshalDictionary(inputs)
+	dictionary, err := dictionaryOf(inputs)
 	if err != nil {
 		return none, unsigned("Signature-Input is not a structured dictionary.")
 	}
@@ -182,7 +184,7 @@ func soleSignature(header http.Header) (httpsfv.InnerList, *api.Problem) {
 	if !ok || len(dictionary.Names()) != 1 {
 		return none, unsigned("The request must have exactly one signature, labelled " + label + ".")
 	}
-	values, err := httpsfv.UnmarshalDictionary(signatures)
+	values, err := dictionaryOf(signatures)
 	if err != nil || len(values.Names()) != 1 {
 		return none, unsigned("Signature must be a structured dictionary with one member.")
 	}
@@ -242,14 +244,50 @@ func parameters(params *httpsfv.Params) (created, expires time.Time, keyID strin
 	return created, expires, keyID, nil
 }
 
+// dictionaryOf parses a structured dictionary. The parser (httpsfv v1.1.0) panics
+// on some malformed display strings, and this is the first look at bytes that
+// anyone may send: a panic is one more way to be malformed. The library that
+// verifies parses only what passed here.
+func dictionaryOf(values []string) (dictionary *httpsfv.Dictionary, err error) {
+	defer func() {
+		if recover() != nil {
+			dictionary, err = nil, errMalformed
+		}
+	}()
+	return httpsfv.UnmarshalDictionary(values)
+}
+
+var errMalformed = errors.New("signing: not a structured dictionary")
+
+// ParseDigest reads a Content-Digest field that holds exactly one SHA-256; ok is
+// false for every other.
+func ParseDigest(values []string) (digest protocol.Digest, ok bool) {
+	if len(values) != 1 {
+		return "", false
+	}
+	dictionary, err := dictionaryOf(values)
+	if err != nil || !slices.Equal(dictionary.Names(), []string{"sha-256"}) {
+		return "", false
+	}
+	member, _ := dictionary.Get("sha-256")
+	item, ok := member.(httpsfv.Item)
+	if !ok {
+		return "", false
+	}
+	raw, ok := item.Value.([]byte)
+	if !ok || len(raw) != sha256.Size {
+		return "", false
+	}
+	return protocol.Digest("sha256:" + hex.EncodeToString(raw)), true
+}
+
 // checkDigestField insists on the one digest that both sides compute.
 func checkDigestField(header http.Header) *api.Problem {
 	values := header.Values(api.HeaderContentDigest)
 	if len(values) != 1 {
 		return unsigned("Content-Digest must occur once.")
 	}
-	dictionary, err := httpsfv.UnmarshalDictionary(values)
-	if err != nil || !slices.Equal(dictionary.Names(), []string{"sha-256"}) {
+	if _, ok := ParseDigest(values); !ok {
 		return unsigned("Content-Digest must hold one sha-256.")
 	}
 	return nil

@@ -27,6 +27,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -40,7 +41,19 @@ type DB struct {
 	postgres bool
 	write    *sql.DB
 	read     *sql.DB // SQLite: deferred transactions beside the one writer; PostgreSQL: the same pool
+	// poison is the storage failure after which SQLite is not written any more,
+	// set once by whoever met it.
+	poison atomic.Pointer[error]
 }
+
+// ErrFull is wrapped by errors of a database whose disk is full; nothing of the
+// transaction happened.
+var ErrFull = errors.New("database: the disk is full")
+
+// ErrPoisoned is wrapped by every write after a storage failure of SQLite. After
+// a failed sync the page cache may claim what the disk does not have, so only a
+// fresh process, which reads the truth again, may go on (I35).
+var ErrPoisoned = errors.New("database: storage failed earlier; restart the service")
 
 // busyTimeout is how long SQLite waits for another process's transaction.
 const busyTimeout = 10 * time.Second
@@ -125,7 +138,43 @@ type Tx struct {
 // before it returns nil. f may run several times and must have no effect outside
 // the transaction. An error of f rolls back and is returned as it is.
 func (db *DB) Write(ctx context.Context, f func(*Tx) error) error {
-	return db.run(ctx, db.write, &sql.TxOptions{Isolation: db.isolation()}, f)
+	if cause := db.poison.Load(); cause != nil {
+		return fmt.Errorf("%w: %w", ErrPoisoned, *cause)
+	}
+	err := db.run(ctx, db.write, &sql.TxOptions{Isolation: db.isolation()}, f)
+	switch storageFailure(err) {
+	case failureFull:
+		return fmt.Errorf("%w: %w", ErrFull, err)
+	case failureStorage:
+		db.poison.CompareAndSwap(nil, &err)
+	}
+	return err
+}
+
+// failure classifies an error of the database by what may follow it.
+type failure int
+
+const (
+	failureOther   failure = iota
+	failureFull            // no space; a later transaction may succeed
+	failureStorage         // SQLite could not read, write or sync its files
+)
+
+func storageFailure(err error) failure {
+	var server *pgconn.PgError
+	if errors.As(err, &server) && server.Code == "53100" {
+		return failureFull
+	}
+	var file *sqlite.Error
+	if errors.As(err, &file) {
+		switch file.Code() & 0xff {
+		case sqlite3.SQLITE_FULL:
+			return failureFull
+		case sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CANTOPEN:
+			return failureStorage
+		}
+	}
+	return failureOther
 }
 
 // Read runs f in a read-only transaction that sees one state of the database.

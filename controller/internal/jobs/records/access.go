@@ -75,6 +75,17 @@ func (s *Store) AddToken(ctx context.Context, token string, who Principal, onlyF
 	return added, err
 }
 
+// RevokeTokens ends the tokens of a principal.
+func (s *Store) RevokeTokens(ctx context.Context, workspace, principal string) (int, error) {
+	var revoked int64
+	err := s.write(ctx, func(t *transaction) (err error) {
+		revoked, err = t.Exec(ctx, `UPDATE tokens SET revoked = ? WHERE workspace = ? AND principal = ? AND revoked IS NULL`,
+			t.now, workspace, principal)
+		return err
+	})
+	return int(revoked), err
+}
+
 // Authenticate finds who a bearer token speaks for.
 func (s *Store) Authenticate(ctx context.Context, token string) (Principal, error) {
 	var who Principal
@@ -112,6 +123,17 @@ func (s *Store) AddProviderKey(ctx context.Context, key signing.AuthorizedKey) e
 			return nil
 		}
 		return t.exec(`INSERT INTO provider_keys (key_id, provider, line, created) VALUES (?, ?, ?, ?)`, key.KeyID, key.Provider, line, t.now)
+	})
+}
+
+// RemoveProviderKey ends a registered key.
+func (s *Store) RemoveProviderKey(ctx context.Context, keyID string) error {
+	return s.write(ctx, func(t *transaction) error {
+		removed, err := t.Exec(ctx, `DELETE FROM provider_keys WHERE key_id = ?`, keyID)
+		if err == nil && removed == 0 {
+			return signing.ErrUnknownKey
+		}
+		return err
 	})
 }
 

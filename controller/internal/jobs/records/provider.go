@@ -282,12 +282,14 @@ func (s *Store) Grant(ctx context.Context, provider, job, upload, attemptID stri
 	return granted, err
 }
 
-// Redeem finds what the bearer of a grant may read.
+// Redeem finds what the bearer of a grant may read, which ends with the attempt.
 func (s *Store) Redeem(ctx context.Context, upload, bearer string) (length int64, digest protocol.Digest, err error) {
 	err = s.read(ctx, func(t *transaction) error {
 		found, err := t.row([]any{&length, &digest},
 			`SELECT u.length, u.sha256 FROM grants g JOIN uploads u ON u.upload = g.upload
-			WHERE g.hash = ? AND g.upload = ? AND g.expires > ?`, hexSHA256([]byte(bearer)), upload, t.now)
+			JOIN attempts a ON a.attempt = g.attempt
+			WHERE g.hash = ? AND g.upload = ? AND g.expires > ? AND a.state = ?`,
+			hexSHA256([]byte(bearer)), upload, t.now, api.AttemptInProgress)
 		if err != nil {
 			return err
 		}

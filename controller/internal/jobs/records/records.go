@@ -32,6 +32,7 @@ type Policy struct {
 	UploadTTL    time.Duration // life of an upload that no job uses
 	MaxReopens   int           // uncounted failures of one job
 	MaxOpenJobs  int           // open and closed jobs of one workspace
+	MaxIdleBytes int64         // of one workspace's uploads that no job uses
 }
 
 // maxEvents is how many events of one job are kept; older ones go.

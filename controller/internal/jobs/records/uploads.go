@@ -13,6 +13,9 @@ import (
 // Upload takes a file of the announced length and digest from body and keeps it.
 func (s *Store) Upload(ctx context.Context, workspace, contentType string, length int64, digest protocol.Digest, body io.Reader) (api.Upload, error) {
 	var upload api.Upload
+	if err := s.read(ctx, func(t *transaction) error { return t.roomFor(workspace, length) }); err != nil {
+		return upload, err
+	}
 	pending, err := s.blobs.Begin()
 	if err != nil {
 		return upload, err
@@ -34,6 +37,9 @@ func (s *Store) Upload(ctx context.Context, workspace, contentType string, lengt
 	}
 	id := api.NewUploadID()
 	err = s.write(ctx, func(t *transaction) error {
+		if err := t.roomFor(workspace, length); err != nil {
+			return err
+		}
 		expires := t.now + s.policy.UploadTTL.Microseconds()
 		upload = api.Upload{
 			Upload: id, ContentType: contentType, Length: length, SHA256: digest, Created: stamp(t.now), Expires: stampOrNil(&expires),
@@ -42,6 +48,20 @@ func (s *Store) Upload(ctx context.Context, workspace, contentType string, lengt
 			id, workspace, contentType, length, digest, t.now, expires)
 	})
 	return upload, err
+}
+
+// roomFor bounds what a workspace may keep without using it.
+func (t *transaction) roomFor(workspace string, length int64) error {
+	var idle int64
+	if _, err := t.row([]any{&idle}, `SELECT CAST(COALESCE(SUM(length), 0) AS BIGINT) FROM uploads
+		WHERE workspace = ? AND job IS NULL`, workspace); err != nil {
+		return err
+	}
+	if idle+length > t.store.policy.MaxIdleBytes {
+		return api.NewProblem(api.CodeLimitReached, "The workspace has as many bytes in uploads that no job uses as it may have.",
+			"Use them in jobs, or wait until they expire.")
+	}
+	return nil
 }
 
 // GetUpload reads what is known of an upload.
