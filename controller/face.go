@@ -56,7 +56,9 @@ func openFace(ctx context.Context, c Config, o Options) (*face, error) {
 	if f.listener, err = f.secure(c, listener); err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
-	if f.jobs, err = jobs.Open(ctx, jobsConfig(c, f.origin, o.Logger)); err != nil {
+	// The service outlives the signal that ends ctx: running attempts finish
+	// against it.
+	if f.jobs, err = jobs.Open(context.WithoutCancel(ctx), jobsConfig(c, f.origin, o.Logger)); err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
 	if _, path, made := f.jobs.FirstToken(); made {

@@ -261,6 +261,24 @@ func TestDrainFinishesWhatRuns(t *testing.T) {
 	finished(t, s, second, "after the stop")
 }
 
+// The same where service and lanes are one process: the service outlives the
+// signal until the lanes are done.
+func TestDrainOfServe(t *testing.T) {
+	s := kit.NewSite(t, controllertest.Options{})
+	controller := s.Serve()
+	id := s.Submit("hold serve")
+	s.AwaitExecutions(1)
+	controller.Signal(syscall.SIGTERM)
+	s.Eventually("the stop is noticed", func() (bool, error) { return strings.Contains(controller.Log(), "nothing new is taken"), nil })
+	s.OpenGate()
+	controller.AwaitExit()
+	s.Serve()
+	finished(t, s, id, "hold serve")
+	if n := s.Executions(); n != 1 {
+		t.Fatalf("%d executions, want 1", n)
+	}
+}
+
 // Two signals: the running attempt is stopped, its worker retired, and the
 // outcome is published before the process ends.
 func TestStopInterruptsWhatRuns(t *testing.T) {
