@@ -69,45 +69,50 @@ func (e *Engine) Create(ctx context.Context, r CreateRequest) (Created, error) {
 	}
 	call, cancel := e.call(ctx, e.o.Deadlines.Create)
 	defer cancel()
-	if _, err := e.client.ContainerService().Get(call, id); !errdefs.IsNotFound(err) {
-		if err == nil {
-			return Created{}, refused(op, id, ErrExists)
-		}
-		return Created{}, failed(op+": look for", id, err)
-	}
 	labels := r.labels()
-	lease, err := e.client.LeasesService().Create(call, leases.WithID(id), leases.WithLabels(labels))
-	if err != nil && !errdefs.IsAlreadyExists(err) {
+	// The lease is made first and removed last: where it can be made there is
+	// nothing else of this name.
+	_, err = e.client.LeasesService().Create(call, leases.WithID(id), leases.WithLabels(labels))
+	switch {
+	case errdefs.IsAlreadyExists(err):
+		if _, err := e.client.ContainerService().Get(call, id); err == nil {
+			return Created{}, refused(op, id, ErrExists)
+		} else if !errdefs.IsNotFound(err) {
+			return Created{}, failed(op+": look for", id, err)
+		}
+	case err != nil:
 		return Created{}, failed(op+": lease of", id, err)
 	}
-	if err != nil {
-		lease = leases.Lease{ID: id} // of a call that got no further; its name is random and ours
-	}
-	leased := leases.WithLease(call, lease.ID)
+	leased := leases.WithLease(call, id)
 
-	created := Created{}
-	err = e.createRecord(leased, id, r, labels, encoded)
-	if err == nil {
-		created, err = e.createTask(leased, id, r)
+	record, err := e.createRecord(leased, id, r, labels, encoded)
+	if err != nil {
+		return Created{}, e.undoCreate(ctx, id, r.Nonce, err)
+	}
+	container, ours := containerOf(record)
+	proc, err := e.createTask(leased, id, r)
+	if err == nil && (!ours || container.SpecDigest != digest) {
+		err = refused(op, id, errors.New("the engine stored another container than it was given"))
 	}
 	if err != nil {
 		return Created{}, e.undoCreate(ctx, id, r.Nonce, err)
 	}
-	created.SpecDigest = digest
-	return created, nil
+	container.Task = &Task{State: TaskCreated, PID: proc.PID}
+	return Created{Container: container, PID: proc.PID, StartTicks: proc.StartTicks}, nil
 }
 
-func (e *Engine) createRecord(ctx context.Context, id string, r CreateRequest, labels map[string]string, spec []byte) error {
+func (e *Engine) createRecord(ctx context.Context, id string, r CreateRequest, labels map[string]string, spec []byte) (containers.Container, error) {
 	// A snapshot that exists already is one of an earlier call that got no
 	// further: nothing ran on it, or there would be a record.
 	_, err := e.client.SnapshotService(e.o.Snapshotter).Prepare(ctx, id, r.Image.ChainID, snapshots.WithLabels(labels))
 	if err != nil && !errdefs.IsAlreadyExists(err) {
 		if errdefs.IsNotFound(err) {
-			return refused("create: snapshot of", id, fmt.Errorf("%w: %s is not unpacked any more; import it again", ErrImage, r.Image.Reference))
+			return containers.Container{}, refused("create: snapshot of", id,
+				fmt.Errorf("%w: %s is not unpacked any more; import it again", ErrImage, r.Image.Reference))
 		}
-		return failed("create: snapshot of", id, err)
+		return containers.Container{}, failed("create: snapshot of", id, err)
 	}
-	_, err = e.client.ContainerService().Create(ctx, containers.Container{
+	record, err := e.client.ContainerService().Create(ctx, containers.Container{
 		ID: id, Labels: labels, Image: r.Image.Reference,
 		Runtime: containers.RuntimeInfo{Name: e.o.Runtime},
 		Spec:    &anypb.Any{TypeUrl: specType, Value: spec}, Snapshotter: e.o.Snapshotter, SnapshotKey: id,
@@ -115,18 +120,20 @@ func (e *Engine) createRecord(ctx context.Context, id string, r CreateRequest, l
 	if errdefs.IsAlreadyExists(err) {
 		// Not there a moment ago: somebody else's call is under way. Nothing of
 		// it may be undone here.
-		return &EffectError{Op: "create: record of", ID: id, Disposition: protocol.Unknown, Err: ErrExists}
+		return containers.Container{}, &EffectError{Op: "create: record of", ID: id, Disposition: protocol.Unknown, Err: ErrExists}
 	}
 	if err != nil {
-		return failed("create: record of", id, err)
+		return containers.Container{}, failed("create: record of", id, err)
 	}
-	return nil
+	return record, nil
 }
 
-func (e *Engine) createTask(ctx context.Context, id string, r CreateRequest) (Created, error) {
+// createTask makes the task and proves that the process that the engine names
+// is inside the cgroup that was made for it.
+func (e *Engine) createTask(ctx context.Context, id string, r CreateRequest) (process.Identity, error) {
 	layers, err := e.client.SnapshotService(e.o.Snapshotter).Mounts(ctx, id)
 	if err != nil {
-		return Created{}, failed("create: mounts of", id, err)
+		return process.Identity{}, failed("create: mounts of", id, err)
 	}
 	log := e.logURI(r.LogArgument)
 	request := &tasks.CreateTaskRequest{ContainerID: id, Stdout: log, Stderr: log}
@@ -135,11 +142,7 @@ func (e *Engine) createTask(ctx context.Context, id string, r CreateRequest) (Cr
 	}
 	answer, err := e.client.TaskService().Create(ctx, request)
 	if err != nil {
-		return Created{}, taskRefusal(id, err)
-	}
-	container, err := e.inspect(ctx, id)
-	if err != nil {
-		return Created{}, failed("create: look at", id, err)
+		return process.Identity{}, taskRefusal(id, err)
 	}
 	identity, err := process.Identify(int64(answer.Pid))
 	if err == nil {
@@ -153,9 +156,9 @@ func (e *Engine) createTask(ctx context.Context, id string, r CreateRequest) (Cr
 		}
 	}
 	if err != nil {
-		return Created{}, refused("create: prove the process of", id, err)
+		return process.Identity{}, refused("create: prove the process of", id, err)
 	}
-	return Created{Container: container, PID: identity.PID, StartTicks: identity.StartTicks}, nil
+	return identity, nil
 }
 
 // taskRefusal classifies a failed task creation: when the daemon answers with

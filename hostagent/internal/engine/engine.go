@@ -32,6 +32,7 @@ type Engine struct {
 	mu      sync.Mutex // guards what follows
 	health  protocol.Engine
 	changed chan struct{} // closed and replaced when health.Available changes
+	images  map[string]Image
 }
 
 // Open prepares the connection. It does not require that containerd answers

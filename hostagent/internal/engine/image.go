@@ -17,6 +17,9 @@ import (
 // ResolveImage checks that name@digest is present under that name, that it is
 // what the digest says, and that it is unpacked. Otherwise the error wraps
 // [ErrImage] and has the command that mends it.
+//
+// What a digest means never changes, so once resolved only the presence of the
+// unpacked layers is asked for again.
 func (e *Engine) ResolveImage(ctx context.Context, reference string) (Image, error) {
 	call, cancel := e.call(ctx, e.o.Deadlines.Read)
 	defer cancel()
@@ -24,7 +27,45 @@ func (e *Engine) ResolveImage(ctx context.Context, reference string) (Image, err
 	if !ok {
 		return Image{}, fmt.Errorf("%w: %s must be name@sha256:…; `hostagent image import` prints it", ErrImage, reference)
 	}
-	record, err := e.client.ImageService().Get(call, reference)
+	if image, known := e.resolved(reference); known {
+		_, err := e.client.SnapshotService(e.o.Snapshotter).Stat(call, image.ChainID)
+		if err == nil {
+			return image, nil
+		}
+		if !errdefs.IsNotFound(err) {
+			return Image{}, fmt.Errorf("engine: image %s: %w", reference, native(err))
+		}
+	}
+	image, err := e.resolve(call, reference, digest)
+	if err != nil {
+		return Image{}, err
+	}
+	e.remember(image)
+	return image, nil
+}
+
+// maxResolved bounds the memory of resolved images: one per profile, normally.
+const maxResolved = 256
+
+func (e *Engine) resolved(reference string) (Image, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	image, known := e.images[reference]
+	return image, known
+}
+
+func (e *Engine) remember(image Image) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.images == nil || len(e.images) >= maxResolved {
+		e.images = map[string]Image{}
+	}
+	e.images[image.Reference] = image
+}
+
+// resolve reads manifest and configuration to find the layers.
+func (e *Engine) resolve(ctx context.Context, reference string, digest protocol.Digest) (Image, error) {
+	record, err := e.client.ImageService().Get(ctx, reference)
 	if errdefs.IsNotFound(err) {
 		return Image{}, fmt.Errorf("%w: %s is not on this machine; run `hostagent image import FILE` or `hostagent image pull %s`", ErrImage, reference, reference)
 	}
@@ -35,7 +76,7 @@ func (e *Engine) ResolveImage(ctx context.Context, reference string) (Image, err
 		return Image{}, fmt.Errorf("%w: the engine has another image under the name %s; remove that name and import again", ErrImage, reference)
 	}
 	image := containerd.NewImage(e.client, record)
-	layers, err := image.RootFS(call)
+	layers, err := image.RootFS(ctx)
 	if errdefs.IsNotFound(err) {
 		return Image{}, fmt.Errorf("%w: parts of %s are missing, or it is for another platform; import it again", ErrImage, reference)
 	}
@@ -43,7 +84,7 @@ func (e *Engine) ResolveImage(ctx context.Context, reference string) (Image, err
 		return Image{}, fmt.Errorf("engine: image %s: %w", reference, native(err))
 	}
 	chain := identity.ChainID(layers).String()
-	if _, err := e.client.SnapshotService(e.o.Snapshotter).Stat(call, chain); err != nil {
+	if _, err := e.client.SnapshotService(e.o.Snapshotter).Stat(ctx, chain); err != nil {
 		if errdefs.IsNotFound(err) {
 			return Image{}, fmt.Errorf("%w: %s is not unpacked; run `hostagent image import FILE` again", ErrImage, reference)
 		}
