@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"regexp"
+	"strings"
 	"syscall"
 	"testing"
 )
@@ -36,8 +38,21 @@ func Isolate(t *testing.T) bool {
 		t.Fatalf("the test did not run in its own mount namespace:\n%s", out)
 	}
 	t.Logf("in its own mount namespace:\n%s", out)
+	// Its subtests are rows of this process too, so that a lane can expect them.
+	for _, m := range subtest.FindAllSubmatch(out, -1) {
+		name, isOurs := strings.CutPrefix(string(m[2]), t.Name()+"/")
+		if isOurs {
+			t.Run(name, func(t *testing.T) {
+				if string(m[1]) != "PASS" {
+					t.Errorf("%s in its own mount namespace", m[1])
+				}
+			})
+		}
+	}
 	return false
 }
+
+var subtest = regexp.MustCompile(`(?m)^ +--- (PASS|FAIL|SKIP): (\S+) `)
 
 // Holds records the workload once and inspects that many states. The first
 // broken promise fails the test and tells how its state was made.

@@ -65,8 +65,8 @@ func (t *tree) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
 	return out, nil
 }
 
-// prune makes the tree that keeps, below size, only what package comment and
-// carried (sorted) need. The receiver stays as it is.
+// prune makes the tree that keeps, below size, only the prefix's roots and what
+// the carried leaves (sorted) need. The receiver stays as it is.
 func (t *tree) prune(size int64, carried []protocol.Index) (*tree, error) {
 	if size < t.pruned || size > t.size {
 		return nil, fmt.Errorf("receiptlog: cannot prune at size %d: the tree has %d leaves and was pruned at %d", size, t.size, t.pruned)
