@@ -71,9 +71,9 @@ func TestAgentKilledAtEveryFailpoint(t *testing.T) {
 			lab.Profile("echo", agenttest.Profile{Args: []string{"serve"}})
 			c := newClient(t, lab)
 			lab.Start("QUITTANCE_FAILPOINT=" + s.point + ":kill")
-			if c.drive() {
-				t.Fatal("the failpoint was not reached")
-			}
+			// Some points lie behind the last reply: the agent ends there all the
+			// same, and a point that is not reached fails here.
+			c.drive()
 			lab.AwaitExit()
 			lab.Start()
 			if !c.drive() {
