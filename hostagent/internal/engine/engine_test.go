@@ -55,7 +55,7 @@ func runTests(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute) // for the preparations
 	defer cancel()
 	shared.logs = filepath.Join(dir, "logs")
 	if err := os.Mkdir(shared.logs, 0o700); err != nil {
@@ -92,7 +92,9 @@ func runTests(m *testing.M) (code int, err error) {
 	}
 	shared.image = imported[0].Pinned
 	code = m.Run()
-	left, err := shared.engine.Leftovers(ctx, shared.groups)
+	audit, stop := context.WithTimeout(context.Background(), time.Minute)
+	defer stop()
+	left, err := shared.engine.Leftovers(audit, shared.groups)
 	if err != nil {
 		return 1, err
 	}
