@@ -20,6 +20,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -82,6 +83,8 @@ func Start(ctx context.Context, c Config) (*Engine, error) {
 	}
 	e.cmd = exec.Command(c.Binary, "--config", config)
 	e.cmd.Stdout, e.cmd.Stderr = log, log
+	// An interrupt at the terminal is for the caller, who ends the daemon last.
+	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	err = e.cmd.Start()
 	if err = errors.Join(err, log.Close()); err != nil {
 		return nil, fmt.Errorf("private engine: start %s: %w", c.Binary, err)

@@ -51,6 +51,9 @@ func TestLifeOfADaemon(t *testing.T) {
 	if !answers(e) || e.Dir() != dir {
 		t.Fatalf("engine in %s does not answer", e.Dir())
 	}
+	if group, err := unix.Getpgid(e.PID()); err != nil || group != e.PID() {
+		t.Errorf("process group %d, %v, want the daemon's own", group, err)
+	}
 	if err := errors.Join(e.Pause(), e.Resume()); err != nil {
 		t.Error(err)
 	}
