@@ -47,9 +47,10 @@ func main() {
 func run(ctx context.Context, cache string, keep bool) (err error) {
 	s := newShow(os.Stdout, 9)
 	n := &node{show: s, cache: cache}
+	lookedAround := false // the interrupt that ended it is no failure
 	defer func() {
 		switch {
-		case ctx.Err() != nil:
+		case ctx.Err() != nil && !lookedAround:
 			err = context.Cause(ctx)
 			s.say("stopped before its end; taking everything down")
 		case err != nil:
@@ -80,6 +81,7 @@ func run(ctx context.Context, cache string, keep bool) (err error) {
 	}
 	if keep {
 		n.lookAround(ctx)
+		lookedAround = true
 	}
 	s.step("Stopping everything and looking for what was left behind")
 	return n.stopAndAudit(context.WithoutCancel(ctx))
