@@ -39,10 +39,14 @@ type Config struct {
 	// Dir is made if absent; everything lives below it. Its path must be short
 	// enough for a Unix socket below it (under 85 bytes).
 	Dir string
-	// Binary is the daemon; default "containerd" from PATH. Versions 1.6 and
-	// later are understood.
+	// Binary is the daemon; default what the environment variable
+	// QUITTANCE_CONTAINERD names, or "containerd" from PATH. Versions 1.6 and
+	// later are understood. A shim beside the binary goes before those in PATH.
 	Binary string
 }
+
+// binaryVariable lets a whole lane run on another version of the daemon.
+const binaryVariable = "QUITTANCE_CONTAINERD"
 
 // Engine is a running private containerd.
 type Engine struct {
@@ -55,6 +59,9 @@ type Engine struct {
 // directory that an earlier daemon used is taken over with all that lives in
 // it, as after a restart of the daemon.
 func Start(ctx context.Context, c Config) (*Engine, error) {
+	if c.Binary == "" {
+		c.Binary = os.Getenv(binaryVariable)
+	}
 	if c.Binary == "" {
 		c.Binary = "containerd"
 	}
@@ -83,6 +90,9 @@ func Start(ctx context.Context, c Config) (*Engine, error) {
 	}
 	e.cmd = exec.Command(c.Binary, "--config", config)
 	e.cmd.Stdout, e.cmd.Stderr = log, log
+	if filepath.IsAbs(c.Binary) {
+		e.cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(c.Binary)+":"+os.Getenv("PATH"))
+	}
 	// An interrupt at the terminal is for the caller, who ends the daemon last.
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	err = e.cmd.Start()
