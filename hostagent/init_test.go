@@ -83,3 +83,27 @@ func TestInitRefusesOpenDirectory(t *testing.T) {
 		t.Errorf("init: %v", err)
 	}
 }
+
+// What the bounds allow on disk is computed from them, for directories that do
+// not exist yet too (I33).
+func TestWorstCase(t *testing.T) {
+	c := testConfig(t)
+	c.MaxSlots, c.MaxUnreleased = 2, 8
+	usages, err := WorstCase(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]int64{
+		filepath.Join(c.StateDir, "ledger"): 12*256<<10 + 16<<20,
+		filepath.Join(c.StateDir, "logs"):   10 * 256 << 10,
+	}
+	for _, u := range usages {
+		if u.Bytes != want[u.Path] || u.Free <= 0 || !strings.HasPrefix(u.Path, u.FileSystem) {
+			t.Errorf("%+v, want %d bytes", u, want[u.Path])
+		}
+		delete(want, u.Path)
+	}
+	if len(want) != 0 {
+		t.Errorf("missing %v", want)
+	}
+}

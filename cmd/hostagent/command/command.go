@@ -174,6 +174,13 @@ func configCommand(load loader) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := load(cmd)
 			fmt.Fprint(cmd.OutOrStdout(), c.String())
+			if err != nil {
+				return err
+			}
+			usages, err := hostagent.WorstCase(c)
+			for _, u := range usages {
+				fmt.Fprintf(cmd.OutOrStdout(), "# %s: at most %d MiB in %s, on %s (%d MiB free)\n", u.What, u.Bytes>>20, u.Path, u.FileSystem, u.Free>>20)
+			}
 			return err
 		},
 	}, &cobra.Command{

@@ -53,6 +53,53 @@ func TestScripts(t *testing.T) {
 	}
 }
 
+// Stepping the wall clock by an hour either way between any two events changes
+// no decision of order, identity, number or time (I25, FR-23).
+func TestWallClockStepsChangeNothing(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var steady, stepped strings.Builder
+		for i, out := range []*strings.Builder{&steady, &stepped} {
+			r := &script{sim: newSim(t)}
+			r.witness()
+			const hour = protocol.Timestamp(3_600_000_000)
+			step := hour
+			for line := range strings.Lines(string(text)) {
+				if strings.HasPrefix(line, "    ") || strings.HasPrefix(line, "#") || strings.TrimSpace(line) == "" {
+					continue
+				}
+				if i == 1 {
+					r.now.Wall += step
+					step = map[bool]protocol.Timestamp{true: -2 * hour, false: 2 * hour}[step > 0]
+				}
+				out.WriteString(line + r.run(strings.Fields(line)))
+			}
+		}
+		if steady.String() != stepped.String() {
+			t.Errorf("%s: %s", file, firstDifference(stepped.String(), steady.String()))
+		}
+	}
+}
+
+// A wall clock that shows nonsense ends nothing.
+func TestMadWallClock(t *testing.T) {
+	for _, wall := range []protocol.Timestamp{-1 << 62, 1 << 62} {
+		r := &script{sim: newSim(t)}
+		r.witness()
+		r.now.Wall = wall
+		if got := r.run([]string{"retire", "1", "a"}); !strings.Contains(got, "retired of 1") {
+			t.Errorf("at %d: %s", wall, got)
+		}
+	}
+}
+
 func firstDifference(got, want string) string {
 	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
 	for i := range g {

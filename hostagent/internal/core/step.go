@@ -82,9 +82,15 @@ func (x *stepper) emit(e Entry) {
 	x.out.Entries = append(x.out.Entries, e)
 }
 
+// latestTimestamp is the end of the year 9999, the last that a timestamp's form
+// can show.
+const latestTimestamp protocol.Timestamp = 253_402_300_799_999_999
+
 // receipt writes a receipt; n is 0 for kinds that concern no allocation.
 func (x *stepper) receipt(kind protocol.Kind, n protocol.Number, body any) {
-	x.emit(Entry{Receipt: true, Payload: protocol.EncodeReceipt(x.s.Generation, x.s.Next, kind, n, x.now.Wall, body)})
+	// A clock that went mad must not end the agent: it is for people only.
+	at := min(max(x.now.Wall, 0), latestTimestamp)
+	x.emit(Entry{Receipt: true, Payload: protocol.EncodeReceipt(x.s.Generation, x.s.Next, kind, n, at, body)})
 }
 
 // intend writes an intent.
