@@ -12,8 +12,8 @@ install -d -m 0755 -o root -g root /etc/quittance /etc/quittance/profiles
 install -d -m 0700 -o root -g root /var/lib/quittance
 
 # The first installation makes the ledger and the host key. A machine that had a
-# ledger is never given a new one here: hostagent init refuses by its marker.
-if [ ! -e /var/lib/quittance/ledger ] && [ ! -e /var/lib/quittance/ledger.created ]; then
+# ledger is never given a new one here: hostagent init refuses by its marker too.
+if [ ! -e /var/lib/quittance/ledger ] && [ ! -e /var/lib/quittance.created ]; then
 	/usr/sbin/hostagent init
 fi
 
