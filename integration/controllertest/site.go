@@ -96,6 +96,24 @@ content_type = "application/json"
 max          = "64KiB"
 `
 
+// pureOfferingText is the same worker where a replacement is allowed, also
+// after a kill for memory.
+const pureOfferingText = `kind    = "test-pure.v1"
+profile = "test"
+adapter = "http"
+pure    = true
+on_oom  = "same"
+[input]
+content_type = "text/plain"
+from         = "job"
+[request]
+path    = "/predict"
+timeout = "1m"
+[response]
+content_type = "application/json"
+max          = "64KiB"
+`
+
 // NewSite starts a private engine and an agent that serves the test worker.
 // Controllers are started by the test.
 func (k *Kit) NewSite(t testing.TB, o Options) *Site {
@@ -130,6 +148,7 @@ func (k *Kit) NewSite(t testing.TB, o Options) *Site {
 		filepath.Join(filepath.Dir(lab.StateDir()), "profiles", "test.toml"): profile,
 		s.path("offerings/test.toml"):                                        offeringText,
 		s.path("offerings/upload.toml"):                                      uploadOfferingText,
+		s.path("offerings/pure.toml"):                                        pureOfferingText,
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)

@@ -201,6 +201,52 @@ func TestKernelKillFailsJob(t *testing.T) {
 	s.AwaitReleased()
 }
 
+// FR-30, I27: the kernel kills the first execution; the identical request
+// succeeds on the second allocation, which was accepted only after the first
+// was consumed.
+func TestKernelKillAndOneReplacement(t *testing.T) {
+	s := kit.NewSite(t, controllertest.Options{})
+	s.Serve()
+	text := "eatonce 200"
+	job := finished(t, s, s.Create(api.CreateJob{Kind: "test-pure.v1", Input: &api.CreateData{Text: &text}}), text)
+	e := job.Attempts[0].Executions
+	if len(e) != 2 || !e[0].Entered || !e[1].Entered || e[0].OOM.Verdict != protocol.VerdictKilled || e[1].OOM.Verdict != protocol.VerdictNotKilled {
+		t.Fatalf("executions %+v", e)
+	}
+	if n := s.Executions(); n != 2 {
+		t.Fatalf("%d executions, want 2", n)
+	}
+	var consumed, accepted protocol.Index
+	for _, r := range s.Receipts(job.Job) {
+		switch {
+		case r.Number == e[0].Number && r.Kind == protocol.KindConsumed:
+			consumed = r.Index
+		case r.Number == e[1].Number && r.Kind == protocol.KindAccepted:
+			accepted = r.Index
+		}
+	}
+	if consumed == 0 || accepted <= consumed {
+		t.Fatalf("the second was accepted at %d, the first consumed at %d", accepted, consumed)
+	}
+	s.VerifyReceipts(job.Job)
+	s.AwaitReleased()
+}
+
+// FR-30: at most one replacement; the second kill ends the job.
+func TestKernelKillsTwice(t *testing.T) {
+	s := kit.NewSite(t, controllertest.Options{})
+	s.Serve()
+	text := "eat 200"
+	job := s.Await(s.Create(api.CreateJob{Kind: "test-pure.v1", Input: &api.CreateData{Text: &text}}))
+	if job.State != api.JobFailed || job.Failure.Code != api.FailWorkerOOM || len(job.Attempts) != 1 || len(job.Attempts[0].Executions) != 2 {
+		t.Fatalf("job is %s, failure %+v, attempts %+v", job.State, job.Failure, job.Attempts)
+	}
+	if n := s.Executions(); n != 2 {
+		t.Fatalf("%d executions, want 2", n)
+	}
+	s.AwaitReleased()
+}
+
 // FR-04: a worker that ends by itself, even with 137, was not killed for memory.
 func TestWorkerLost(t *testing.T) {
 	s := kit.NewSite(t, controllertest.Options{})

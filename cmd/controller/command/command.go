@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -46,7 +47,7 @@ func Main(args []string) int {
 		return 0
 	}
 	fmt.Fprintln(os.Stderr, "controller: "+err.Error())
-	if _, usage := errors.AsType[*usageError](err); usage {
+	if _, usage := errors.AsType[*usageError](err); usage || strings.HasPrefix(err.Error(), "unknown command") {
 		return exitUsage
 	}
 	return 1

@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"time"
 
@@ -82,8 +83,10 @@ type Job struct {
 	Journal  Journal
 	Observer Observer
 	Offering *offering.Offering
-	Profile  protocol.ProfileInfo // as admission read it
+	Profile  protocol.ProfileInfo // as admission read it, or a larger one for a replacement
 	Agent    string               // version of the host's agent
+	// Earlier is the first run's result where this is the replacement execution.
+	Earlier *Result
 }
 
 // Result is how a run ended without a fatal error.
@@ -93,11 +96,18 @@ type Result struct {
 	// Candidate is an outcome that had been reached and may not be published
 	// any more; nil where there was none.
 	Candidate *attempt.Outcome
+	// Failed is set where nothing was chosen because the offering allows a
+	// replacement execution: retire and consume the first allocation, then run
+	// again with this result as Earlier, or [Conclude] with the failure.
+	Failed *outcome.Failure
 	// Facts are the host's views of the attempt's allocations.
 	Facts map[protocol.Number]protocol.Allocation
 	// Discard removes the attempt's private files; call it once the allocation
 	// is retired. Never nil.
 	Discard func() error
+
+	input worker.Input // frozen for a replacement
+	began time.Time    // the job's work_time counts from here, a replacement included
 }
 
 // run is one attempt in progress. It belongs to the goroutine of Run.
@@ -109,20 +119,19 @@ type run struct {
 	number  protocol.Number
 	facts   map[protocol.Number]protocol.Allocation
 	entered bool
+	began   time.Time
 }
 
 // Run takes the attempt to a chosen outcome (the record is then TerminalPending)
 // or to a stop. An error means that a record could not be written: nothing may
 // be assumed of the attempt but what the record says.
 func Run(cfg Config, job Job) (Result, error) {
-	r := &run{Config: cfg, Job: job, facts: map[protocol.Number]protocol.Allocation{}}
-	result := Result{Facts: r.facts, Discard: r.discardAll}
-
+	r := newRun(cfg, job)
 	done, failure, err := r.work()
+	result := r.result()
 	if err != nil {
 		return result, err
 	}
-	var chosen attempt.Outcome
 	if failure == nil {
 		failure = r.afterSuccess()
 	} else if r.Observer.Stopped() == nil {
@@ -140,6 +149,38 @@ func Run(cfg Config, job Job) (Result, error) {
 		result.Stop = stop
 		return result, nil
 	}
+	if failure != nil && r.replaceable(failure) {
+		result.Failed = failure
+		return result, r.Journal.Apply(context.WithoutCancel(r.Observer.Context()), attempt.ExecutionFailed{Class: string(failure.Code)})
+	}
+	return r.choose(result, done, failure)
+}
+
+// Conclude chooses FAIL for a run whose replacement is not possible.
+func Conclude(cfg Config, job Job) (Result, error) {
+	r := newRun(cfg, job)
+	failure := *job.Earlier.Failed
+	return r.choose(r.result(), nil, &failure)
+}
+
+func newRun(cfg Config, job Job) *run {
+	r := &run{Config: cfg, Job: job, facts: map[protocol.Number]protocol.Allocation{}, began: time.Now()}
+	if job.Earlier != nil {
+		r.input, r.began = job.Earlier.input, job.Earlier.began
+		maps.Copy(r.facts, job.Earlier.Facts)
+		r.discard = append(r.discard, job.Earlier.Discard)
+	}
+	return r
+}
+
+func (r *run) result() Result {
+	return Result{Facts: r.facts, Discard: r.discardAll, input: r.input, began: r.began}
+}
+
+// choose writes the one outcome, after a last allowed observation.
+func (r *run) choose(result Result, done *outcome.Result, failure *outcome.Failure) (Result, error) {
+	var chosen attempt.Outcome
+	var err error
 	if failure != nil {
 		chosen, err = outcome.Fail(r.origin(), *failure, nil)
 	} else {
@@ -195,11 +236,14 @@ func (r *run) work() (*outcome.Result, *outcome.Failure, error) {
 	ctx := r.Observer.Context()
 	if limit := r.Offering.Limits.WorkTime; limit > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, limit, errWorkTime)
+		ctx, cancel = context.WithDeadlineCause(ctx, r.began.Add(limit), errWorkTime)
 		defer cancel()
 	}
-	if err := r.fetchInput(ctx); err != nil {
-		return r.failed(ctx, err)
+	// A replacement gets the same frozen bytes.
+	if r.Earlier == nil {
+		if err := r.fetchInput(ctx); err != nil {
+			return r.failed(ctx, err)
+		}
 	}
 	allocation, err := r.allocate(ctx)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/quittance/quittance/controller/internal/attempt"
 	"github.com/quittance/quittance/controller/internal/host"
 	"github.com/quittance/quittance/controller/internal/observer"
+	"github.com/quittance/quittance/controller/internal/offering"
 	"github.com/quittance/quittance/controller/internal/outcome"
 	"github.com/quittance/quittance/controller/internal/provider"
 	"github.com/quittance/quittance/controller/internal/worker"
@@ -43,7 +44,7 @@ func (r *run) failed(ctx context.Context, err error) (*outcome.Result, *outcome.
 	if record, bad := errors.AsType[recordError](err); bad {
 		return nil, nil, record.error
 	}
-	f := &outcome.Failure{Entered: r.entered, Cause: err}
+	f := &outcome.Failure{Entered: attempt.WasEntered(r.Journal.Record()), Cause: err}
 	if r.Observer.Stopped() != nil {
 		f.Code = api.FailInterrupted // never chosen: Run returns the stop
 		return nil, f, nil
@@ -78,6 +79,23 @@ var oomClasses = map[api.FailureCode]bool{
 	api.FailWorkerLost: true, api.FailWorkerFailed: true, api.FailUnavailable: true, api.FailProtocol: true,
 }
 
+// replaceable reports whether a failure may be followed by the one replacement
+// execution: only of a pure offering, only after entry, only for what may be
+// the worker's bad luck.
+func (r *run) replaceable(f *outcome.Failure) bool {
+	record := r.Journal.Record()
+	if !r.Offering.Pure || !r.entered || len(attempt.ExecutionsOf(record)) >= attempt.OriginOf(record).MaxExecutions {
+		return false
+	}
+	switch f.Code {
+	case api.FailWorkerFailed, api.FailWorkerTimeout, api.FailWorkerLost:
+		return true
+	case api.FailWorkerOOM:
+		return r.Offering.OnOOM != offering.OnOOMFail
+	}
+	return false
+}
+
 // afterFailure learns the worker's end, bounded, and names a kill for memory
 // by the host's facts alone (I22). A worker that does not end by itself is
 // retired: the attempt needs it no longer. It reports whether the attempt's
@@ -88,6 +106,9 @@ func (r *run) afterFailure(f *outcome.Failure) (settled bool, err error) {
 		return true, nil
 	}
 	last := executions[len(executions)-1]
+	if last.Settlement.Settled() {
+		return true, nil // the first execution's: a replacement was refused
+	}
 	settled, err = r.learnEnd(last, f)
 	if a, known := r.facts[last.Number]; known && oomClasses[f.Code] && outcome.Killed(a) {
 		f.Code, f.Detail = api.FailWorkerOOM, oomDetail(a)

@@ -38,7 +38,8 @@ type Selection struct {
 	Job      api.FeedJob
 	Offering *offering.Offering
 	Profile  protocol.ProfileInfo
-	Agent    string // version of the host's agent
+	Larger   *protocol.ProfileInfo // that the offering's on_oom names, where the host has it
+	Agent    string                // version of the host's agent
 	// Release tells admission that the job is this lane's no more.
 	Release func()
 }
@@ -116,7 +117,11 @@ func ended(c Contexts, err error) error {
 }
 
 func (l *Lane) attempt(c Contexts, s Selection) error {
-	j, err := l.Starter.Begin(c.Work, l.Number, s.Job)
+	executions := 1
+	if s.Offering.Pure {
+		executions = attempt.MaxExecutions
+	}
+	j, err := l.Starter.Begin(c.Work, l.Number, s.Job, executions)
 	if err != nil {
 		return fmt.Errorf("lane %d: %w", l.Number, err)
 	}
@@ -135,7 +140,7 @@ func (l *Lane) attempt(c Contexts, s Selection) error {
 		Reference: j.Reference(), Interval: l.Interval, Gap: l.Gap,
 		Allowed: func(state api.JobState) bool { return s.Offering.MayGoOn(offering.JobState(state)) },
 	})
-	result, err := executor.Run(l.Executor, executor.Job{Journal: j, Observer: o, Offering: s.Offering, Profile: s.Profile, Agent: s.Agent})
+	result, err := l.execute(executor.Job{Journal: j, Observer: o, Offering: s.Offering, Profile: s.Profile, Agent: s.Agent}, s.Larger)
 	o.Close()
 	if err != nil {
 		// The record says what is durable; the same code as after a restart
@@ -153,6 +158,49 @@ func (l *Lane) attempt(c Contexts, s Selection) error {
 		l.Log.Warn("an attempt's private files were not removed", "attempt", j.Key(), "error", discardErr)
 	}
 	return err
+}
+
+// execute runs the attempt and, where the offering allows it, its one
+// replacement: only after the first allocation is retired and consumed (I27).
+// The first failure is reported even where the second execution succeeds.
+func (l *Lane) execute(job executor.Job, larger *protocol.ProfileInfo) (executor.Result, error) {
+	result, err := executor.Run(l.Executor, job)
+	if err != nil || result.Failed == nil {
+		return result, err
+	}
+	l.Log.Warn("execution failed; a replacement may follow", "attempt", job.Journal.Key(), "class", result.Failed.Code, "error", result.Failed.Cause)
+	first := result
+	job.Earlier = &first
+	ends, err := retirement.Run(job.Observer.Context(), l.Host, job.Journal, "a replacement follows", l.Log)
+	for _, end := range ends {
+		if end.Allocation.Number != 0 {
+			first.Facts[end.Number] = end.Allocation
+		}
+	}
+	if err == nil {
+		err = job.Observer.Fresh() // no new acceptance without an allowed observation
+	}
+	if stop := job.Observer.Stopped(); stop != nil || err != nil {
+		if stop == nil {
+			stop = &observer.Stop{Reason: observer.Interrupted, Cause: err}
+		}
+		first.Stop = stop
+		return first, nil
+	}
+	possible := true
+	for _, e := range attempt.ExecutionsOf(job.Journal.Record()) {
+		possible = possible && e.Settlement == attempt.SettlementConsumed
+	}
+	if job.Offering.OnOOM != offering.OnOOMSame && result.Failed.Code == api.FailWorkerOOM {
+		possible = possible && larger != nil
+		if larger != nil {
+			job.Profile = *larger
+		}
+	}
+	if !possible {
+		return executor.Conclude(l.Executor, job)
+	}
+	return executor.Run(l.Executor, job)
 }
 
 // finish drives the record from whatever state it is in until it holds the

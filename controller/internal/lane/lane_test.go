@@ -98,6 +98,94 @@ func TestKilledChildMayBeAllowed(t *testing.T) {
 	})
 }
 
+// pure is an offering that allows a replacement execution.
+func pure(onOOM string) *offering.Offering {
+	o := offer()
+	o.Pure, o.OnOOM = true, onOOM
+	return o
+}
+
+// failFirst makes the first execution fail and the others answer.
+func failFirst(w *world, first http.HandlerFunc) {
+	answer := w.handler
+	w.handler = func(rw http.ResponseWriter, r *http.Request) {
+		if w.count("first") == 0 {
+			w.note("first")
+			first(rw, r)
+			return
+		}
+		answer(rw, r)
+	}
+}
+
+func vanish(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+
+// I27: one replacement, on a new allocation, only after the first one is
+// consumed, its entry durable before it runs.
+func TestReplacement(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		failFirst(w, vanish)
+		r, ok := w.run(pure(offering.OnOOMFail), always(t)).(attempt.TerminalConfirmed)
+		if !ok || r.Outcome.Operation != attempt.OperationComplete || len(r.Executions) != 2 {
+			t.Fatalf("record is %s; events %q", stateOf(w), w.events)
+		}
+		if e := r.Executions; e[0].Failure != string(api.FailWorkerLost) || e[0].Entered == nil || e[1].Entered == nil || e[0].Preparation.PreparedSHA256 != e[1].Preparation.PreparedSHA256 {
+			t.Fatalf("executions %+v", e)
+		}
+		w.order("allocate 1", "first", "retire 1", "consume 1", "allocate 2", "executed", "retire 2", "consume 2", "complete")
+	})
+}
+
+// What is never replaced, and how a second failure ends.
+func TestReplacementBounds(t *testing.T) {
+	for name, row := range map[string]struct {
+		offer   *offering.Offering
+		prepare func(w *world)
+		want    api.FailureCode
+		entries int
+	}{
+		"a second failure ends the attempt":  {pure(offering.OnOOMFail), func(w *world) { w.handler = vanish }, api.FailWorkerLost, 2},
+		"a kill for memory, on_oom fail":     {pure(offering.OnOOMFail), func(w *world) { w.handler, w.killed = vanish, true }, api.FailWorkerOOM, 1},
+		"a kill for memory, on_oom same":     {pure(offering.OnOOMSame), func(w *world) { w.handler, w.killed = vanish, true }, api.FailWorkerOOM, 2},
+		"a larger profile that is not there": {pure("huge"), func(w *world) { w.handler, w.killed = vanish, true }, api.FailWorkerOOM, 1},
+		"not pure":                           {offer(), func(w *world) { w.handler = vanish }, api.FailWorkerLost, 1},
+		"protocol errors":                    {pure(offering.OnOOMSame), func(w *world) { w.handler = func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(200) } }, api.FailProtocol, 1},
+		"the first is stuck":                 {pure(offering.OnOOMFail), func(w *world) { w.handler, w.stuck = vanish, true }, api.FailWorkerLost, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				row.prepare(w)
+				r, ok := w.run(row.offer, always(t)).(attempt.TerminalConfirmed)
+				entries := 0
+				for _, e := range attempt.ExecutionsOf(r) {
+					if e.Entered != nil {
+						entries++
+					}
+				}
+				if f := w.failure(); !ok || f.Code != row.want || entries != row.entries || !f.Entered {
+					t.Fatalf("FAIL %s after %d entries, entered %v; want %s after %d", f.Code, entries, f.Entered, row.want, row.entries)
+				}
+			})
+		})
+	}
+}
+
+// A cancel between the two executions: no second one.
+func TestCancelledBeforeReplacement(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.handler = func(http.ResponseWriter, *http.Request) {
+			w.set(func() { w.jobState = api.JobCancelled })
+			panic(http.ErrAbortHandler)
+		}
+		if _, ok := w.run(pure(offering.OnOOMFail), always(t)).(attempt.TerminalConfirmed); !ok || w.failure().Code != api.FailCancelled {
+			t.Fatalf("record is %s", stateOf(w))
+		}
+		if w.count("allocate 2") != 0 {
+			t.Fatalf("events %q", w.events)
+		}
+	})
+}
+
 // A refusal for want of room is waited out; its numbers are taken back.
 func TestCapacityIsWaitedFor(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {

@@ -78,6 +78,13 @@ type Response struct {
 	Schema      *Schema
 }
 
+// What a replacement execution does after a kill for memory, beside the name of
+// a larger profile.
+const (
+	OnOOMFail = "fail"
+	OnOOMSame = "same"
+)
+
 // Limits end a job with FAIL and the limit's own code. Zero: no such limit.
 type Limits struct {
 	InputCalls     int
@@ -97,6 +104,8 @@ type Offering struct {
 	Request        Request
 	Response       Response
 	FailOnOOM      bool
+	Pure           bool   // one bounded replacement execution is allowed (I27)
+	OnOOM          string // what it does after a kill for memory: OnOOMFail, OnOOMSame or a larger profile's name
 	PrepareTimeout time.Duration
 	JobStates      []JobState // in which an attempt may go on
 	OnRestart      RestartRule
@@ -225,11 +234,15 @@ func (b *builder) build(f file) Offering {
 	o.Response = b.response(f.Response)
 
 	o.FailOnOOM = f.FailOnOOM == nil || *f.FailOnOOM
-	if f.OnOOM != "" && f.OnOOM != "fail" {
-		b.refuse("on_oom", "must be \"fail\": this version has no replacement execution")
-	}
-	if f.Pure {
-		b.refuse("pure", "must be false or left out: this version has no replacement execution")
+	o.Pure, o.OnOOM = f.Pure, f.OnOOM
+	switch {
+	case o.OnOOM == "":
+		o.OnOOM = OnOOMFail
+	case o.OnOOM == OnOOMFail:
+	case !o.Pure:
+		b.refuse("on_oom", "must be \"fail\" unless pure = true: nothing else may run twice")
+	case o.OnOOM != OnOOMSame && (!protocol.ValidProfileName(o.OnOOM) || o.OnOOM == o.Profile):
+		b.refuse("on_oom", "must be \"fail\", \"same\" or the name of a larger profile")
 	}
 	o.PrepareTimeout = f.PrepareTimeout.Duration
 	if o.PrepareTimeout == 0 {

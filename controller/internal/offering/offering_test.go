@@ -44,7 +44,6 @@ func TestLoadReportsEveryProblem(t *testing.T) {
 kind = "No Good"
 profile = "UPPER"
 adapter = "openai"
-pure = true
 on_oom = "same"
 on_restart = "again"
 job_states = ["closed"]
@@ -60,12 +59,26 @@ work_time = "48h"
 		t.Fatal("accepted")
 	}
 	for _, key := range []string{
-		"kind:", "profile:", "adapter:", "pure:", "on_oom:", "on_restart:", "job_states:", "input.content_type:",
+		"kind:", "profile:", "adapter:", "on_oom:", "on_restart:", "job_states:", "input.content_type:",
 		"input.from:", "request.method:", "request.path:", "request.timeout:", "response.max:", "response.schema:",
 		"limits.input_calls:", "limits.upload_requests:", "limits.work_time:",
 	} {
 		if !strings.Contains(err.Error(), key) {
 			t.Errorf("no problem names %s\n%v", key, err)
+		}
+	}
+}
+
+// I27: only a pure offering may run something twice, and the limit is never
+// raised but by name.
+func TestReplacementRules(t *testing.T) {
+	for text, ok := range map[string]bool{
+		"pure = true": true, "pure = true\non_oom = \"same\"": true, "pure = true\non_oom = \"ocr-large\"": true, "on_oom = \"fail\"": true,
+		"on_oom = \"same\"": false, "on_oom = \"ocr-large\"": false, "pure = true\non_oom = \"ocr\"": false, "pure = true\non_oom = \"No Good\"": false,
+	} {
+		_, err := Load(write(t, t.TempDir(), "a.toml", good+text+"\n"))
+		if ok != (err == nil) {
+			t.Errorf("%q: %v", text, err)
 		}
 	}
 }

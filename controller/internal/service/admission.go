@@ -9,6 +9,7 @@ import (
 	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/controller/internal/attempt"
 	"github.com/quittance/quittance/controller/internal/lane"
+	"github.com/quittance/quittance/controller/internal/offering"
 	"github.com/quittance/quittance/controller/internal/provider"
 	"github.com/quittance/quittance/controller/internal/store"
 	"github.com/quittance/quittance/protocol"
@@ -191,7 +192,7 @@ func (s *Service) discover(ctx context.Context, current protocol.Host, profiles 
 				continue
 			}
 			if best.Offering == nil || job.Created < best.Job.Created {
-				best = lane.Selection{Job: job, Offering: o, Profile: profile, Agent: current.Versions.Agent}
+				best = lane.Selection{Job: job, Offering: o, Profile: profile, Larger: larger(o, profile, profiles), Agent: current.Versions.Agent}
 			}
 			break // a page is in the service's order: its first is the kind's next
 		}
@@ -200,6 +201,16 @@ func (s *Service) discover(ctx context.Context, current protocol.Host, profiles 
 		s.take(&best)
 	}
 	return best, nil
+}
+
+// larger is the profile that the offering's on_oom names, if the host has it
+// and it really is larger.
+func larger(o *offering.Offering, than protocol.ProfileInfo, profiles map[string]protocol.ProfileInfo) *protocol.ProfileInfo {
+	p, ok := profiles[o.OnOOM]
+	if !ok || !p.Available || p.Limits.MemoryBytes <= than.Limits.MemoryBytes {
+		return nil
+	}
+	return &p
 }
 
 func (s *Service) isTaken(job string) bool {

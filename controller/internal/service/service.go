@@ -315,7 +315,7 @@ func (s *Service) lease() time.Duration {
 
 func (s *Service) offer(o *offering.Offering, profiles map[string]protocol.ProfileInfo, hostErr error, lease time.Duration) api.HelloOffering {
 	out := api.HelloOffering{
-		Kind: o.Kind, Profile: o.Profile, Adapter: o.Adapter,
+		Kind: o.Kind, Profile: o.Profile, Adapter: o.Adapter, Pure: o.Pure,
 		Input: api.HelloInput{From: api.InputSource(o.Input.From), ContentType: o.Input.ContentType, MaxBytes: o.Input.MaxBytes},
 	}
 	if o.Input.Schema != nil {

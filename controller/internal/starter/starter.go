@@ -46,8 +46,9 @@ type Starter struct {
 }
 
 // Begin claims a new attempt key and writes the StartPending record; nothing is
-// sent. Errors are those of the store.
-func (s *Starter) Begin(ctx context.Context, lane int, job api.FeedJob) (*journal.Attempt, error) {
+// sent. executions is how often the work may run at most, 2 only where the
+// offering is pure (I27). Errors are those of the store.
+func (s *Starter) Begin(ctx context.Context, lane int, job api.FeedJob, executions int) (*journal.Attempt, error) {
 	key := "att." + string(protocol.NewID())
 	start := api.Start{Key: key, Job: job.Job, Kind: job.Kind, Store: s.Store.ID(), Lane: lane, Input: job.Input}
 	if err := start.Validate(); err != nil {
@@ -61,7 +62,7 @@ func (s *Starter) Begin(ctx context.Context, lane int, job api.FeedJob) (*journa
 		Origin: attempt.Origin{
 			Scope: s.Scope, Lane: lane, Key: key, Job: job.Job, Kind: job.Kind,
 			Input:         attempt.Input{Schema: job.Input.Schema, Length: job.Input.Length, SHA256: job.Input.SHA256},
-			MaxExecutions: 1,
+			MaxExecutions: executions,
 			Start:         api.Encode(start),
 			Created:       protocol.TimestampOf(time.Now()),
 		},

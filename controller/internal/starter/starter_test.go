@@ -83,7 +83,7 @@ func begin(t *testing.T, script ...answer) (*Starter, *service, *journal.Attempt
 		API: remote, Store: records, Claims: &claims.Table{}, Scope: scope, Log: hclog.NewNullLogger(),
 		Policy: retry.Policy{Window: 10 * time.Minute, Initial: time.Second, Max: 30 * time.Second},
 	}
-	j, err := s.Begin(t.Context(), 0, job)
+	j, err := s.Begin(t.Context(), 0, job, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

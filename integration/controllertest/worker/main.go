@@ -34,6 +34,16 @@ func predict(w http.ResponseWriter, r *http.Request) {
 		for !exists("/gate/open") {
 			time.Sleep(5 * time.Millisecond)
 		}
+	case "eatonce": // MEBIBYTES: the first execution eats, a replacement does not
+		if executions() == 1 {
+			eat(argument)
+		}
+	case "exitonce": // CODE: likewise
+		if executions() == 1 {
+			code, err := strconv.Atoi(argument)
+			fail(err)
+			os.Exit(code)
+		}
 	case "eat": // MEBIBYTES: touches that much memory
 		eat(argument)
 	case "exit": // CODE
@@ -55,6 +65,13 @@ func begun() {
 	_, err = f.WriteString("x\n")
 	fail(err)
 	fail(f.Close())
+}
+
+// executions counts the lines that begun left.
+func executions() int {
+	data, err := os.ReadFile("/gate/executions")
+	fail(err)
+	return strings.Count(string(data), "\n")
 }
 
 func exists(path string) bool {
