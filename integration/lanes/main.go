@@ -97,7 +97,7 @@ func (o options) runLane(ctx context.Context, module, root, lane string) (pass, 
 }
 
 func (o options) runTests(ctx context.Context, root, lane string, rs *results) error {
-	args := []string{"-timeout", o.timeout.String()}
+	args := []string{"-vet=off", "-timeout", o.timeout.String()} // vet is make lint
 	if slices.Contains(o.race, lane) {
 		args = append(args, "-race")
 	}
