@@ -342,3 +342,19 @@ func TestObligations(t *testing.T) {
 		})
 	}
 }
+
+// Two records that go on from one share nothing that either writes.
+func TestBranchesShareNoWrites(t *testing.T) {
+	base := must(t, fresh(t), Noted{Fact{"a", "", testTime}}, Noted{Fact{"b", "", testTime}}, Noted{Fact{"c", "", testTime}})
+	one := must(t, base, Noted{Fact{"one", "", testTime}})
+	two := must(t, base, Noted{Fact{"two", "", testTime}})
+	if FactsOf(one).Kept[3].Name != "one" || FactsOf(two).Kept[3].Name != "two" {
+		t.Errorf("facts are %v and %v", FactsOf(one).Kept, FactsOf(two).Kept)
+	}
+	base = must(t, fresh(t), Admitted{testAdmission}, allocated, prepared, entered, ExecutionFailed{"worker_lost"}, consumed)
+	first := must(t, base, Allocated{testGeneration, 8, "ocr", testDigest})
+	second := must(t, base, Allocated{testGeneration, 9, "ocr", testDigest})
+	if ExecutionsOf(first)[1].Number != 8 || ExecutionsOf(second)[1].Number != 9 {
+		t.Error("executions are shared")
+	}
+}

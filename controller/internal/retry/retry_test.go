@@ -162,3 +162,23 @@ func TestValidate(t *testing.T) {
 		}
 	}
 }
+
+// A wait that would reach beyond the window is not begun.
+func TestNoWaitBeyondTheWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := Policy{Window: time.Minute, Initial: 2 * time.Minute, Max: 2 * time.Minute}
+		for range 200 {
+			started := time.Now()
+			announced := time.Duration(0)
+			err := p.Do(t.Context(), func(context.Context) error {
+				if time.Since(started) >= p.Window {
+					t.Errorf("a try began after %v", time.Since(started))
+				}
+				return errFirst
+			}, always, func(n Notice) { announced += n.Wait })
+			if e, ok := errors.AsType[*Error](err); !ok || e.Cause != CauseWindow || time.Since(started) != announced {
+				t.Fatalf("got %v after %v, announced %v", err, time.Since(started), announced)
+			}
+		}
+	})
+}

@@ -223,7 +223,7 @@ func powerCuts(seed uint64, rounds int, prepare func(*memFS)) (cuts int, err err
 // Intent before effect, receipt before reply (I10): whatever was acknowledged
 // is there after any cut, and nothing else is.
 func TestPowerCuts(t *testing.T) {
-	for seed := range 10 {
+	for seed := range 5 {
 		if cuts, err := powerCuts(uint64(seed), 20, nil); err != nil {
 			t.Errorf("seed %d, %d cuts: %v", seed, cuts, err)
 		}

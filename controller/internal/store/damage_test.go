@@ -50,9 +50,9 @@ func damaged(t *testing.T, cfg Config) *DamageError {
 	return d
 }
 
-// TestEveryByteFlipped flips each byte of every file, cuts it at a hundred
-// lengths and zeroes it: the open stops with the file's name and changes nothing.
-func TestEveryByteFlipped(t *testing.T) {
+// TestFlippedBytes flips bytes all over every file, cuts it at a hundred lengths
+// and zeroes it: the open stops with the file's name and changes nothing.
+func TestFlippedBytes(t *testing.T) {
 	m, cfg := stocked(t)
 	for _, file := range []string{scopeFile, "active/a" + recordSuffix, "history/" + historyName(HistoryEntry{1, "old"}), "hosts/" + string(testGeneration) + witnessSuffix} {
 		d, base, err := m.at("/store/" + file)
@@ -69,7 +69,8 @@ func TestEveryByteFlipped(t *testing.T) {
 				t.Fatalf("%s, %s: the open changed the file", file, what)
 			}
 		}
-		for i := range good {
+		// Every byte of the first line; of the content every third.
+		for i := 0; i < len(good); i += 1 + 2*min(1, i/300) {
 			bad := bytes.Clone(good)
 			bad[i] ^= 1 << (i % 8)
 			check(fmt.Sprint("flip at ", i), bad)

@@ -254,3 +254,68 @@ func TestDiskFullWithoutReserve(t *testing.T) {
 	mustApply(t, s, e, life("a", 1)[0])
 	mustClose(t, s)
 }
+
+// What was queued behind a write that failed is not acknowledged.
+func TestQueuedBehindAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemFS()
+		s := created(t, config(m))
+		a, b := mustCreate(t, s, "a"), mustCreate(t, s, "b")
+		gate := make(chan struct{})
+		m.hook = func(op, name string) error {
+			if op == "sync" && strings.Contains(name, "/a.") {
+				<-gate
+				return errIO
+			}
+			return nil
+		}
+		wa, err := s.Begin(t.Context(), a, life("a", 1)[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		wb, err := s.Begin(t.Context(), b, life("b", 2)[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		close(gate)
+		for _, w := range []*Write{wa, wb} {
+			_, err := w.Wait(t.Context())
+			if failure, ok := errors.AsType[*FailedError](err); !ok || !errors.Is(failure, errIO) {
+				t.Errorf("got %v", err)
+			}
+		}
+		if got, _ := s.Get("b"); got.Revision != b.Revision {
+			t.Error("the queued change shows")
+		}
+		if err := s.Close(); !errors.Is(err, errIO) {
+			t.Error(err)
+		}
+	})
+}
+
+// A trim that was acknowledged stays one after a power cut, and a failed
+// directory sync within it is no success.
+func TestTrimIsDurable(t *testing.T) {
+	m := newMemFS()
+	cfg := config(m)
+	s := created(t, cfg)
+	for i := range 4 {
+		finish(t, s, string(rune('a'+i)), protocol.Number(i+1))
+	}
+	if n, err := s.Trim(t.Context()); n != 2 || err != nil {
+		t.Fatal(n, err)
+	}
+	m.crash(nil)
+	s = opened(t, cfg)
+	if len(s.History()) != 2 {
+		t.Errorf("history is %v", s.History())
+	}
+	finish(t, s, "e", 5)
+	m.hook = failNth(1, errIO, func(op, name string) bool { return op == "syncdir" && strings.HasSuffix(name, historyDir) })
+	if n, err := s.Trim(t.Context()); n != 0 || !errors.Is(err, errIO) {
+		t.Errorf("got %d, %v", n, err)
+	}
+	if err := s.Close(); !errors.Is(err, errIO) {
+		t.Error(err)
+	}
+}

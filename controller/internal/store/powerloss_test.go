@@ -185,6 +185,15 @@ func TestPowerLoss(t *testing.T) {
 	powerloss.Holds(t, attempts{sound}, 40, 1)
 }
 
+// TestManyPowerCuts is TestPowerCuts over more histories.
+func TestManyPowerCuts(t *testing.T) {
+	for seed := range 80 {
+		if cuts, err := powerCuts(uint64(1000+seed), 25, nil); err != nil {
+			t.Errorf("seed %d, %d cuts: %v", 1000+seed, cuts, err)
+		}
+	}
+}
+
 // Every seeded defect is caught.
 func TestPowerLossCatchesDefects(t *testing.T) {
 	if !powerloss.Isolate(t) {
