@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"errors"
 	"strings"
 	"testing"
@@ -175,4 +176,30 @@ func TestClosedListsAreWhole(t *testing.T) {
 			t.Errorf("code %s has status %d", c, c.Status())
 		}
 	}
+}
+
+// Whatever is accepted is written back in a form that is accepted again and
+// means the same; nothing else happens for any input.
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(startJSON))
+	f.Add([]byte(`{"kind":"k","input":{"base64":"AAE="},"labels":[{"name":"a","value":""}]}`))
+	f.Add([]byte(`{"attempt":"att-00000000000000000000000000000001","code":"protocol","message":"m","next":"","entered":true,"provenance":null}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		for _, pair := range [][2]any{
+			{new(Hello), new(Hello)}, {new(Start), new(Start)}, {new(Progress), new(Progress)}, {new(Complete), new(Complete)},
+			{new(Fail), new(Fail)}, {new(HostReceipts), new(HostReceipts)}, {new(GrantRequest), new(GrantRequest)}, {new(CreateJob), new(CreateJob)},
+			{new(Admission), new(Admission)}, {new(Feed), new(Feed)}, {new(Problem), new(Problem)},
+		} {
+			if Decode(data, 1<<20, pair[0]) != nil {
+				continue
+			}
+			again := Encode(pair[0])
+			if err := Decode(again, 8<<20, pair[1]); err != nil {
+				t.Fatalf("%T: %v in %s", pair[0], err, again)
+			}
+			if !bytes.Equal(Encode(pair[1]), again) {
+				t.Fatalf("%T: %s changes when it is read again", pair[0], again)
+			}
+		}
+	})
 }

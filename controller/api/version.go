@@ -43,7 +43,8 @@ const (
 	MaxProofBytes      = 16 << 10
 	MaxHostKeyBytes    = 256
 	MaxLabels          = 16
-	MaxAttemptLimit    = 10
+	MaxAttemptLimit    = 10  // that a creation may ask for
+	MaxAttempts        = 32  // of one job in all, retries and reopenings included
 	MaxIdempotencyKey  = 200 // bytes
 	MaxWaitSeconds     = 60
 	MaxCancelAfterMs   = 30 * 24 * 60 * 60 * 1000
@@ -81,7 +82,7 @@ var (
 	RouteProgress  = Route{"progress", http.MethodPut, "/provider/v1/attempts/{attempt}/progress", true, 2 << 10, 4 << 10}
 	// RouteComplete carries a whole result in base64 with its provenance.
 	RouteComplete = Route{"complete", http.MethodPost, "/provider/v1/attempts/{attempt}/complete", true, 1_114_112, 4 << 10}
-	RouteFail     = Route{"fail", http.MethodPost, "/provider/v1/attempts/{attempt}/fail", true, 64 << 10, 16 << 10}
+	RouteFail     = Route{"fail", http.MethodPost, "/provider/v1/attempts/{attempt}/fail", true, 96 << 10, 16 << 10}
 	RouteReceipts = Route{"receipts", http.MethodPut, "/provider/v1/attempts/{attempt}/receipts", true, 3 << 20, 4 << 10}
 )
 
@@ -93,17 +94,17 @@ var RouteOpenAPI = Route{"openapi", http.MethodGet, "/openapi.json", false, 0, 1
 
 // The user's operations.
 var (
-	RouteCreateJob     = Route{"createJob", http.MethodPost, "/v1/jobs", false, 5 << 20, 256 << 10}
+	RouteCreateJob     = Route{"createJob", http.MethodPost, "/v1/jobs", false, 5 << 20, 1 << 20}
 	RouteListJobs      = Route{"listJobs", http.MethodGet, "/v1/jobs", false, 0, 16 << 20}
-	RouteGetJob        = Route{"getJob", http.MethodGet, "/v1/jobs/{job}", false, 0, 256 << 10}
+	RouteGetJob        = Route{"getJob", http.MethodGet, "/v1/jobs/{job}", false, 0, 1 << 20}
 	RouteEvents        = Route{"events", http.MethodGet, "/v1/jobs/{job}/events", false, 0, 0}
 	RouteResult        = Route{"result", http.MethodGet, "/v1/jobs/{job}/result", false, 0, MaxResultBytes}
 	RouteJobReceipts   = Route{"jobReceipts", http.MethodGet, "/v1/jobs/{job}/receipts", false, 0, 32 << 20}
-	RouteProvenance    = Route{"provenance", http.MethodGet, "/v1/jobs/{job}/provenance", false, 0, 512 << 10}
+	RouteProvenance    = Route{"provenance", http.MethodGet, "/v1/jobs/{job}/provenance", false, 0, 4 << 20}
 	RouteWhy           = Route{"why", http.MethodGet, "/v1/jobs/{job}/why", false, 0, 64 << 10}
-	RouteCancel        = Route{"cancel", http.MethodPost, "/v1/jobs/{job}/cancel", false, 0, 256 << 10}
-	RouteClose         = Route{"close", http.MethodPost, "/v1/jobs/{job}/close", false, 0, 256 << 10}
-	RouteRetry         = Route{"retry", http.MethodPost, "/v1/jobs/{job}/retry", false, 0, 256 << 10}
+	RouteCancel        = Route{"cancel", http.MethodPost, "/v1/jobs/{job}/cancel", false, 0, 1 << 20}
+	RouteClose         = Route{"close", http.MethodPost, "/v1/jobs/{job}/close", false, 0, 1 << 20}
+	RouteRetry         = Route{"retry", http.MethodPost, "/v1/jobs/{job}/retry", false, 0, 1 << 20}
 	RouteCreateUpload  = Route{"createUpload", http.MethodPost, "/v1/uploads", false, MaxUploadBytes, 4 << 10}
 	RouteGetUpload     = Route{"getUpload", http.MethodGet, "/v1/uploads/{upload}", false, 0, 4 << 10}
 	RouteListOfferings = Route{"listOfferings", http.MethodGet, "/v1/offerings", false, 0, 16 << 20}

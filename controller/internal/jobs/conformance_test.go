@@ -38,6 +38,8 @@ func conformance(t *testing.T, location func(*testing.T) string) {
 		{"workspaces are apart", workspaces},
 		{"collection spares what is named", collection},
 		{"two starts race", startsRace},
+		{"outcomes race", outcomesRace},
+		{"a late outcome races the next start", lateOutcomeRaces},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.run(t, open(t, location(t), nil)) })
 	}

@@ -207,17 +207,11 @@ func startsRace(t *testing.T, f *fixture) {
 		n.hello(1)
 		nodes = append(nodes, n)
 	}
-	replies := make([]reply, len(nodes))
-	barrier := make(chan struct{})
-	var group sync.WaitGroup
-	for i, n := range nodes {
-		group.Go(func() {
-			<-barrier
-			replies[i] = n.send("POST", "/provider/v1/attempts", n.startOf(&job, "key"))
-		})
+	var starts []func() reply
+	for _, n := range nodes {
+		starts = append(starts, func() reply { return n.send("POST", "/provider/v1/attempts", n.startOf(&job, "key")) })
 	}
-	close(barrier)
-	group.Wait()
+	replies := together(starts...)
 	admitted := 0
 	for _, got := range replies {
 		if got.status == http.StatusCreated {
@@ -228,4 +222,94 @@ func startsRace(t *testing.T, f *fixture) {
 	}
 	equal(t, "admitted", admitted, 1)
 	equal(t, "attempts", len(f.job(job.Job).Attempts), 1)
+}
+
+// together runs calls behind one barrier and returns their replies in order.
+func together(calls ...func() reply) []reply {
+	replies := make([]reply, len(calls))
+	barrier := make(chan struct{})
+	var group sync.WaitGroup
+	for i, call := range calls {
+		group.Go(func() {
+			<-barrier
+			replies[i] = call()
+		})
+	}
+	close(barrier)
+	group.Wait()
+	return replies
+}
+
+// FR-28, I28: COMPLETE, FAIL and cancel at once: one outcome, and every equal
+// request gets its receipt.
+func outcomesRace(t *testing.T, f *fixture) {
+	for round := range 5 {
+		job := f.create(fmt.Sprint("race-", round), "x")
+		a := f.node.start(&job, fmt.Sprint("race-", round)).Attempt
+		complete := func() reply { return f.node.complete(a, "r") }
+		fail := func() reply { return f.node.fail(a, api.FailWorkerLost, true) }
+		cancel := func() reply { return f.user(f.token, "POST", "/v1/jobs/"+job.Job+"/cancel", nil) }
+		replies := together(complete, fail, complete, fail, cancel, complete, fail)
+		completed := replies[0].status == 200
+		fresh := 0
+		for i, got := range replies {
+			switch {
+			case i == 4: // the cancel
+				if got.status != 200 {
+					refused(t, api.CodeJobNotOpen, got)
+				}
+			case (i%2 == 0) != (i > 4): // a COMPLETE
+				if !completed {
+					refused(t, api.CodeOppositeOutcome, got)
+				} else if !must[api.CompleteReceipt](t, 200, got).Replayed {
+					fresh++
+				}
+			default:
+				if completed {
+					refused(t, api.CodeOppositeOutcome, got)
+				} else if !must[api.FailReceipt](t, 200, got).Replayed {
+					fresh++
+				}
+			}
+		}
+		equal(t, "committed once", fresh, 1)
+		shown := f.job(job.Job)
+		want := map[bool]api.JobState{true: api.JobFinished, false: api.JobFailed}[completed]
+		if replies[4].status == 200 {
+			want = api.JobCancelled
+		}
+		equal(t, "state", shown.State, want)
+	}
+}
+
+// FR-27: when a lapsed attempt's outcome meets the next admission, exactly one of
+// them wins.
+func lateOutcomeRaces(t *testing.T, f *fixture) {
+	other := f.newNode("node-2")
+	other.hello(api.MaxLanes)
+	for round := range 5 {
+		text := "x"
+		job := must[api.CreateJobAnswer](t, 201, f.user(f.token, "POST", "/v1/jobs", &api.CreateJob{
+			Kind: "echo", Input: &api.CreateData{Text: &text}, Limits: &api.JobLimits{Attempts: 2},
+		}, api.HeaderIdempotencyKey, fmt.Sprint("late-", round))).Job
+		a := f.node.start(&job, fmt.Sprint("late-", round)).Attempt
+		f.s.store.Shift(11 * time.Minute)
+		replies := together(
+			func() reply { return f.node.complete(a, "late") },
+			func() reply {
+				return other.send("POST", "/provider/v1/attempts", other.startOf(&job, fmt.Sprint("late-", round)))
+			})
+		shown := f.job(job.Job)
+		if replies[0].status == 200 {
+			must[api.CompleteReceipt](t, 200, replies[0])
+			refused(t, api.CodeJobNotOpen, replies[1])
+			equal(t, "state", shown.State, api.JobFinished)
+			continue
+		}
+		refused(t, api.CodeAttemptExpired, replies[0])
+		next := must[api.Admission](t, 201, replies[1])
+		equal(t, "attempts", [2]api.AttemptState{shown.Attempts[0].State, shown.Attempts[1].State},
+			[2]api.AttemptState{api.AttemptExpired, api.AttemptInProgress})
+		must[api.CompleteReceipt](t, 200, other.complete(next.Attempt, "done"))
+	}
 }

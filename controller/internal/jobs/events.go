@@ -40,6 +40,11 @@ func streamEvents(c *call) error {
 	if err != nil {
 		return err
 	}
+	leave, err := c.s.waitingPlace()
+	if err != nil {
+		return err
+	}
+	defer leave()
 	header := c.w.Header()
 	header.Set("Content-Type", api.ContentEvents)
 	header.Set("X-Accel-Buffering", "no")

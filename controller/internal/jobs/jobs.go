@@ -61,6 +61,7 @@ type Config struct {
 	MaxReopens    int           // 5
 	MaxOpenJobs   int           // 10,000 per workspace
 	MaxIdleBytes  int64         // 4 GiB per workspace, in uploads that no job uses
+	MaxWaiters    int           // 1,000 long polls and event streams at once
 
 	Logger hclog.Logger
 }
@@ -105,7 +106,10 @@ func (c *Config) complete() error {
 	if c.MaxIdleBytes == 0 {
 		c.MaxIdleBytes = 4 << 30
 	}
-	if c.MaxReopens < 0 || c.MaxOpenJobs < 0 || c.MaxIdleBytes < 0 {
+	if c.MaxWaiters == 0 {
+		c.MaxWaiters = 1000
+	}
+	if c.MaxWaiters < 0 || c.MaxReopens < 0 || c.MaxOpenJobs < 0 || c.MaxIdleBytes < 0 {
 		return errors.New("jobs: bounds must not be negative")
 	}
 	if c.Logger == nil {
@@ -125,6 +129,9 @@ type Service struct {
 	log      hclog.Logger
 
 	firstToken string // "" unless this opening made it
+
+	// waiters holds a place per long poll and event stream.
+	waiters chan struct{}
 
 	closing context.Context // done once Close was called: waits and streams end
 	cancel  context.CancelFunc
@@ -148,7 +155,7 @@ func Open(ctx context.Context, config Config) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{config: config, db: db, log: config.Logger}
+	s := &Service{config: config, db: db, log: config.Logger, waiters: make(chan struct{}, config.MaxWaiters)}
 	s.store = records.New(db, files, records.Policy{
 		AttemptLease: config.AttemptLease, HelloTTL: config.HelloTTL, GrantTTL: config.GrantTTL, UploadTTL: config.UploadTTL,
 		MaxReopens: config.MaxReopens, MaxOpenJobs: config.MaxOpenJobs, MaxIdleBytes: config.MaxIdleBytes,

@@ -2,16 +2,22 @@ package jobs
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/controller/internal/signing"
@@ -331,4 +337,118 @@ func TestWorkspacesAreBounded(t *testing.T) {
 	other := f.newToken("other", "bob", "submitter")
 	must[api.CreateJobAnswer](t, 201, f.user(other, "POST", "/v1/jobs", third, api.HeaderIdempotencyKey, "c"))
 	must[api.Upload](t, 201, f.upload(other, "image/png", []byte("0123")))
+}
+
+// I33: waiting requests are bounded; the one too many is told so at once.
+func TestWaitsAreBounded(t *testing.T) {
+	f := open(t, "", func(c *Config) { c.MaxWaiters = 1 })
+	job := f.create("op", "x")
+	held := f.events(job.Job, "")
+	held.event()
+	refused(t, api.CodeLimitReached, f.user(f.token, "GET", "/v1/jobs/"+job.Job+"?wait=1s", nil))
+	refused(t, api.CodeLimitReached, f.user(f.token, "GET", "/v1/jobs/"+job.Job+"/events", nil))
+	f.job(job.Job) // without waiting it answers
+}
+
+// A job's attempts are bounded, retries included, so that it stays readable.
+func TestAttemptsOfOneJobAreBounded(t *testing.T) {
+	f := open(t, "", nil)
+	job := f.create("op", "x")
+	message := strings.Repeat("\x01", api.MaxMessageScalars) // the longest form: six bytes each
+	for n := range api.MaxAttempts {
+		a := f.node.start(&job, fmt.Sprint("k-", n)).Attempt
+		must[api.FailReceipt](t, 200, f.node.send("POST", "/provider/v1/attempts/"+a+"/fail",
+			&api.Fail{Attempt: a, Code: api.FailWorkerFailed, Message: message, Next: message, Entered: true}))
+		got := f.user(f.token, "POST", "/v1/jobs/"+job.Job+"/retry", nil, api.HeaderIdempotencyKey, fmt.Sprint("r-", n))
+		if n == api.MaxAttempts-1 {
+			refused(t, api.CodeAttemptLimit, got)
+			continue
+		}
+		must[api.Job](t, 200, got)
+	}
+	equal(t, "attempts", len(f.job(job.Job).Attempts), api.MaxAttempts)
+}
+
+// An upload that breaks off leaves nothing behind.
+func TestUploadThatBreaksOff(t *testing.T) {
+	f := open(t, "", nil)
+	conn, err := net.Dial("tcp", strings.TrimPrefix(f.origin, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := fmt.Fprintf(conn, "POST /v1/uploads HTTP/1.1\r\nHost: x\r\nQuittance-API-Version: 1\r\nAuthorization: Bearer %s\r\nContent-Type: image/png\r\nContent-Digest: %s\r\nContent-Length: 100\r\n\r\nhalf",
+		f.token, signing.ContentDigest([]byte("half"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused(t, api.CodeBadRequest, reply{status: response.StatusCode, header: response.Header, body: body})
+	if left, err := os.ReadDir(filepath.Join(f.s.config.BlobDirectory, "incoming")); err != nil || len(left) != 0 {
+		t.Fatalf("%d files left, %v", len(left), err)
+	}
+}
+
+// An announcement whose schema cannot be used alone is refused whole.
+func TestHelloRefusesSchemasThatReferElsewhere(t *testing.T) {
+	f := open(t, "", nil)
+	for _, schema := range []string{`{"$ref":"http://127.0.0.1:1/x"}`, `{"$ref":"file:///etc/passwd"}`, `{"type":7}`, `"text"`} {
+		message := f.node.announcement(2)
+		message.Offerings[1].Input.Schema = []byte(schema)
+		problem := refused(t, api.CodeBadRequest, f.node.send("POST", "/provider/v1/hello", message))
+		equal(t, schema, problem.Field, "/offerings/1/input/schema")
+	}
+}
+
+// lockedBuffer is a log that is read while it may be written.
+type lockedBuffer struct {
+	mu     sync.Mutex
+	buffer bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.String()
+}
+
+// I37: the log says who did what and holds no token, input, result or message.
+func TestLogHoldsNoSecrets(t *testing.T) {
+	var log lockedBuffer
+	f := open(t, "", func(c *Config) {
+		c.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, Output: &log})
+	})
+	job := f.create("op", "s3cr3t-input")
+	a := f.node.start(&job, "key").Attempt
+	must[api.CompleteReceipt](t, 200, f.node.complete(a, "s3cr3t-result"))
+	refused(t, api.CodeBadRequest, f.user(f.token, "POST", "/v1/jobs", `{"kind":"s3cr3t kind"}`, api.HeaderIdempotencyKey, "k"))
+	refused(t, api.CodeUnauthenticated, f.user("qt_s3cr3t", "GET", "/v1/jobs", nil))
+	f.s.Interrupt()
+	text := log.String()
+	contains(t, text, "request_done: ")
+	contains(t, text, "attempt="+a)
+	contains(t, text, "provider=node-1")
+	contains(t, text, "principal=alice")
+	contains(t, text, "code=bad_request")
+	for _, secret := range []string{"s3cr3t", f.token} {
+		if strings.Contains(text, secret) {
+			t.Fatalf("the log holds %q", secret)
+		}
+	}
 }

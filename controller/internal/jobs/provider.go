@@ -48,6 +48,9 @@ func hello(c *call) error {
 	if err := c.decode(&message); err != nil {
 		return err
 	}
+	if err := records.CheckSchemas(&message); err != nil {
+		return err
+	}
 	answer, err := c.s.store.Hello(c.r.Context(), c.provider, &message)
 	if err != nil {
 		return err

@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/controller/internal/jobs/blobs"
 	"github.com/quittance/quittance/controller/internal/jobs/database"
@@ -407,7 +409,30 @@ func (c *call) log(err error) {
 	c.s.log.Error("request_failed", "request", c.id, "operation", c.route.Name, "error", err)
 }
 
+// note writes one line per effect and refusal: who, what, with what outcome, and
+// never a message's content (I37). Reads and heartbeats are for debugging.
+func (c *call) note(status int, code api.Code) {
+	level := hclog.Info
+	if c.r.Method == http.MethodGet || c.route.Name == api.RouteProgress.Name {
+		level = hclog.Debug
+	}
+	event, fields := "request_done", []any{"request", c.id, "operation", c.route.Name, "status", status}
+	if code != "" {
+		event, fields = "request_refused", append(fields, "code", code)
+	}
+	for _, part := range []struct{ name, value string }{
+		{"provider", c.provider}, {"workspace", c.who.Workspace}, {"principal", c.who.Name},
+		{"job", c.r.PathValue("job")}, {"attempt", c.r.PathValue("attempt")}, {"upload", c.r.PathValue("upload")},
+	} {
+		if part.value != "" {
+			fields = append(fields, part.name, part.value)
+		}
+	}
+	c.s.log.Log(level, event, fields...)
+}
+
 func (c *call) write(problem *api.Problem) {
+	c.note(problem.Status, problem.Code)
 	c.w.Header().Set("Content-Type", api.ContentProblem)
 	c.send(problem.Status, api.Encode(problem))
 }
@@ -420,6 +445,7 @@ func (c *call) answer(status int, message any) error {
 		c.s.log.Error("answer_too_large", "request", c.id, "operation", c.route.Name, "bytes", len(body))
 		return c.internal()
 	}
+	c.note(status, "")
 	c.w.Header().Set("Content-Type", api.ContentJSON)
 	c.send(status, body)
 	return nil

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
+	"io"
 	"net/http"
 	"os"
 	"strconv"
@@ -85,6 +86,11 @@ func (c *call) await(version func() (int64, error)) error {
 			return nil
 		}
 	}
+	leave, err := c.s.waitingPlace()
+	if err != nil {
+		return err
+	}
+	defer leave()
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	ticker := time.NewTicker(lookAgain)
@@ -105,6 +111,16 @@ func (c *call) await(version func() (int64, error)) error {
 		if err != nil || now != seen {
 			return err
 		}
+	}
+}
+
+// waitingPlace takes a place among those who wait; leave gives it back.
+func (s *Service) waitingPlace() (leave func(), err error) {
+	select {
+	case s.waiters <- struct{}{}:
+		return func() { <-s.waiters }, nil
+	default:
+		return nil, api.NewProblem(api.CodeLimitReached, "The service has as many waiting requests as it may have.", "Ask again later, or without waiting.")
 	}
 }
 
@@ -226,6 +242,8 @@ func createUpload(c *call) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return api.NewProblem(api.CodeTimeout, "The file did not arrive in time.", "Upload it again; nothing was kept.")
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return badRequest("body", "The body ended before its announced length.")
 	case err != nil:
 		return err
 	}

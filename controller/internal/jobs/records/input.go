@@ -92,7 +92,8 @@ func (noLoader) Load(string) (any, error) {
 	return nil, errors.New("references to other documents are not followed")
 }
 
-func checkSchema(schema, data []byte) (*api.Problem, error) {
+// compile reads a JSON Schema that refers to nothing outside itself.
+func compile(schema []byte) (*jsonschema.Schema, error) {
 	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(schema))
 	if err != nil {
 		return nil, err
@@ -103,9 +104,27 @@ func checkSchema(schema, data []byte) (*api.Problem, error) {
 	if err := compiler.AddResource(location, document); err != nil {
 		return nil, err
 	}
-	compiled, err := compiler.Compile(location)
+	return compiler.Compile(location)
+}
+
+// CheckSchemas refuses an announcement whose JSON Schemas cannot be used.
+func CheckSchemas(hello *api.Hello) error {
+	for i := range hello.Offerings {
+		schema := hello.Offerings[i].Input.Schema
+		if schema == nil || schema.Kind() == 'n' {
+			continue
+		}
+		if _, err := compile(schema); err != nil {
+			return malformed(pointer("/offerings", i)+"/input/schema", "is not a JSON Schema that can be used alone")
+		}
+	}
+	return nil
+}
+
+func checkSchema(schema, data []byte) (*api.Problem, error) {
+	compiled, err := compile(schema)
 	if err != nil {
-		return invalidInput("/kind", "The offering's JSON Schema cannot be used; tell its operator."), nil
+		return nil, err // hello refuses such a schema
 	}
 	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(data))
 	if err != nil || !jsontext.Value(data).IsValid() {

@@ -246,6 +246,10 @@ type Filter struct {
 	Cursor     string
 }
 
+// maxPageBytes ends a page early; with one more job it still fits the route's
+// ceiling.
+const maxPageBytes = 8 << 20
+
 // List reads a page of the workspace's jobs, newest first.
 func (s *Store) List(ctx context.Context, workspace string, filter Filter) (api.JobList, error) {
 	before, id, err := parseCursor(filter.Cursor)
@@ -280,8 +284,9 @@ func (s *Store) List(ctx context.Context, workspace string, filter Filter) (api.
 		}, query, args...); err != nil {
 			return err
 		}
+		bytes := 0
 		for i, j := range found {
-			if i == filter.Limit {
+			if i == filter.Limit || bytes > maxPageBytes {
 				next := formatCursor(found[i-1].created, found[i-1].id)
 				list.NextCursor = &next
 				break
@@ -291,6 +296,7 @@ func (s *Store) List(ctx context.Context, workspace string, filter Filter) (api.
 				return err
 			}
 			list.Jobs = append(list.Jobs, view)
+			bytes += len(api.Encode(&view))
 		}
 		list.Version, err = t.workspaceVersion(workspace)
 		return err
@@ -382,6 +388,13 @@ func (s *Store) Retry(ctx context.Context, who Principal, operation, id string) 
 			return err
 		}
 		if known == "" {
+			var attempts int64
+			if _, err := t.row([]any{&attempts}, `SELECT COUNT(*) FROM attempts WHERE job = ?`, j.id); err != nil {
+				return err
+			}
+			if attempts >= api.MaxAttempts {
+				return Refuse(api.CodeAttemptLimit)
+			}
 			if err := t.step(j, lifecycle.Retry, &who.Name); err != nil {
 				return err
 			}
