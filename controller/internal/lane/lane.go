@@ -21,6 +21,7 @@ import (
 	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/controller/internal/attempt"
 	"github.com/quittance/quittance/controller/internal/executor"
+	"github.com/quittance/quittance/controller/internal/failpoint"
 	"github.com/quittance/quittance/controller/internal/journal"
 	"github.com/quittance/quittance/controller/internal/observer"
 	"github.com/quittance/quittance/controller/internal/offering"
@@ -187,6 +188,7 @@ func (l *Lane) execute(job executor.Job, larger *protocol.ProfileInfo) (executor
 		first.Stop = stop
 		return first, nil
 	}
+	failpoint.Hit("lane.replacement")
 	possible := true
 	for _, e := range attempt.ExecutionsOf(job.Journal.Record()) {
 		possible = possible && e.Settlement == attempt.SettlementConsumed

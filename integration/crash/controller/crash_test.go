@@ -82,6 +82,21 @@ func TestKillAtEveryPoint(t *testing.T) {
 	}
 }
 
+// I27: killed between the first execution, which failed and was consumed, and
+// its replacement: nothing runs again.
+func TestKillBeforeReplacement(t *testing.T) {
+	s := kit.NewSite(t, controllertest.Options{})
+	struck := s.Serve("QUITTANCE_FAILPOINT=lane.replacement:kill")
+	text := "exitonce 3"
+	id := s.Create(api.CreateJob{Kind: "test-pure.v1", Input: &api.CreateData{Text: &text}})
+	struck.AwaitExit()
+	if !struck.Killed() || s.Executions() != 1 {
+		t.Fatalf("killed %v after %d executions", struck.Killed(), s.Executions())
+	}
+	s.Serve()
+	audit(t, s, id, interrupted)
+}
+
 func audit(t *testing.T, s *controllertest.Site, id string, want end) {
 	t.Helper()
 	job := s.Await(id)
