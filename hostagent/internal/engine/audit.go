@@ -1,21 +1,14 @@
 package engine
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 
 	tasks "github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/quittance/quittance/hostagent/internal/cgroup"
-	"golang.org/x/sys/unix"
 )
 
 // Leftovers lists everything of ours on this machine: containers, tasks,
@@ -96,63 +89,20 @@ func (e *Engine) Leftovers(ctx context.Context, groups *cgroup.Manager) ([]Lefto
 // auditProcesses finds shims of our namespace and engine, and our log sinks.
 func (e *Engine) auditProcesses() ([]Leftover, error) {
 	var out []Leftover
+	var failures []error
 	err := eachCommand(func(pid string, args []string) {
-		if id, ok := e.shimOf(args); ok {
+		id, err := e.shimOf(pid, args)
+		if err != nil {
+			failures = append(failures, err)
+		}
+		if id != "" {
 			out = append(out, Leftover{Kind: "shim", Name: id})
 		}
 		if len(args) == 3 && args[0] == e.o.LogSink.Binary && args[1] == e.o.LogSink.Verb {
 			out = append(out, Leftover{Kind: "log-sink", Name: "process " + pid})
 		}
 	})
-	return out, err
-}
-
-// hasShim reports whether a shim of the container runs.
-func (e *Engine) hasShim(id string) (bool, error) {
-	found := false
-	err := eachCommand(func(_ string, args []string) {
-		if of, ok := e.shimOf(args); ok && of == id {
-			found = true
-		}
-	})
-	return found, err
-}
-
-// shimOf reads the container's identifier from the command line of a shim of
-// ours.
-func (e *Engine) shimOf(args []string) (id string, ok bool) {
-	ok = strings.HasPrefix(filepath.Base(args[0]), "containerd-shim") &&
-		argument(args, "-namespace") == e.o.Namespace && argument(args, "-address") == e.o.Address
-	return argument(args, "-id"), ok
-}
-
-// eachCommand calls f with the number and the command line of every process.
-func eachCommand(f func(pid string, args []string)) error {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return fmt.Errorf("engine: processes: %w", err)
-	}
-	for _, entry := range entries {
-		if _, err := strconv.Atoi(entry.Name()); err != nil {
-			continue
-		}
-		line, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "cmdline"))
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("engine: processes: %w", err)
-		}
-		f(entry.Name(), strings.Split(string(bytes.TrimRight(line, "\x00")), "\x00"))
-	}
-	return nil
-}
-
-func argument(args []string, name string) string {
-	if i := slices.Index(args, name); i >= 0 && i+1 < len(args) {
-		return args[i+1]
-	}
-	return ""
+	return out, errors.Join(append(failures, err)...)
 }
 
 // snapshotRoot is the directory of our snapshotter's layers, by which mounts of
@@ -168,41 +118,4 @@ func (e *Engine) snapshotRoot(ctx context.Context) (string, error) {
 		}
 	}
 	return "", nil
-}
-
-// mountEntry is one line of the mount table.
-type mountEntry struct {
-	point   string
-	options string // of the file system: the layers of an overlay
-}
-
-// readMounts returns the mounts whose mount point has the part in its path.
-func readMounts(part string) ([]mountEntry, error) {
-	table, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return nil, fmt.Errorf("engine: mounts: %w", err)
-	}
-	var out []mountEntry
-	for line := range strings.Lines(string(table)) {
-		left, right, _ := strings.Cut(line, " - ")
-		fields, super := strings.Fields(left), strings.Fields(right)
-		if len(fields) > 4 && len(super) > 2 && strings.Contains(fields[4], part) {
-			out = append(out, mountEntry{point: fields[4], options: super[2]})
-		}
-	}
-	return out, nil
-}
-
-// rootMounts finds where shims mounted the root file system of the container.
-// Its identifier is random, so no other engine has it.
-func rootMounts(namespace, id string) ([]string, error) {
-	entries, err := readMounts("/" + namespace + "/" + id + "/")
-	if err != nil {
-		return nil, err
-	}
-	var out []string
-	for _, m := range entries {
-		out = append(out, m.point)
-	}
-	return out, nil
 }

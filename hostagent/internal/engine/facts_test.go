@@ -11,9 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quittance/quittance/hostagent/internal/cgroup"
 	"github.com/quittance/quittance/hostagent/internal/channel"
 	"github.com/quittance/quittance/hostagent/internal/logsink"
 	"github.com/quittance/quittance/hostagent/internal/process"
+	"github.com/quittance/quittance/profiles"
 	"github.com/quittance/quittance/protocol"
 	"golang.org/x/sys/unix"
 )
@@ -190,30 +192,44 @@ func TestCreateTwiceIsRefused(t *testing.T) {
 	l.retire()
 }
 
-// A create that the runtime refuses is undone before it returns.
+// A create that the runtime refuses is undone before it returns, whatever the
+// reason.
 func TestRefusedCreateLeavesNothing(t *testing.T) {
-	p := profileOf("sleep")
-	p.Args = []string{"/absent"}
-	p.Init = false // or catatonit would be what is started
-	nonce := protocol.NewID()
-	image, err := shared.engine.ResolveImage(t.Context(), p.Image)
-	must(t, err)
-	sink := logsink.Config{Dir: shared.logs, Nonce: nonce, CaptureBytes: 64}
-	must(t, logsink.Prepare(sink))
-	_, err = shared.engine.Create(t.Context(), CreateRequest{
-		Nonce: nonce, Generation: testGeneration, Number: 9, Profile: p, Image: image,
-		CgroupPath: shared.groups.Root() + "/" + string(nonce) + "/c", LogArgument: sink.Argument(),
-	})
-	if DispositionOf(err) != protocol.Refused || !strings.Contains(err.Error(), "/absent") {
-		t.Errorf("create: %v, want refused, naming the program", err)
+	for name, test := range map[string]struct {
+		change func(*profiles.Profile)
+		want   string
+	}{
+		"no such program":    {func(p *profiles.Profile) { p.Args, p.Init = []string{"/absent"}, false }, "/absent"},
+		"memory for nothing": {func(p *profiles.Profile) { p.Resources.MemoryBytes = 512 << 10 }, ""},
+		"mount source gone": {func(p *profiles.Profile) {
+			p.Filesystem.Mounts = []profiles.Mount{{Source: "/absent-source", Target: "/x"}}
+		}, "/absent-source"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := profileOf("sleep")
+			test.change(p)
+			l := &life{t: t, nonce: protocol.NewID()}
+			t.Cleanup(l.cleanup)
+			var err error
+			l.group, err = shared.groups.Create(l.nonce, cgroup.LimitsOf(p))
+			must(t, err)
+			image, err := shared.engine.ResolveImage(t.Context(), p.Image)
+			must(t, err)
+			sink := logsink.Config{Dir: shared.logs, Nonce: l.nonce, CaptureBytes: 64}
+			must(t, logsink.Prepare(sink))
+			_, err = shared.engine.Create(t.Context(), CreateRequest{
+				Nonce: l.nonce, Generation: testGeneration, Number: 9, Profile: p, Image: image,
+				CgroupPath: l.group.LeafPath(), SwapAccounting: shared.groups.SwapAccounting(), LogArgument: sink.Argument(),
+			})
+			if DispositionOf(err) != protocol.Refused || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("create: %v is %s, want refused with %q", err, DispositionOf(err), test.want)
+			}
+			_, err = l.group.Remove(bounded(t, 10*time.Second))
+			must(t, err)
+			l.retired = true
+			l.noneLeft()
+		})
 	}
-	l := &life{t: t, nonce: nonce}
-	ref := protocol.CgroupRef{Mode: shared.groups.Mode(), Path: shared.groups.Root() + "/" + string(nonce)}
-	l.group, err = shared.groups.Find(nonce, ref)
-	must(t, err)
-	_, err = l.group.Remove(bounded(t, 10*time.Second))
-	must(t, err)
-	l.noneLeft()
 }
 
 // I17: whoever means another container gets none touched.

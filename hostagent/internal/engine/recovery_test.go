@@ -3,6 +3,8 @@
 package engine
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -10,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quittance/quittance/hostagent/internal/cgroup"
 	"github.com/quittance/quittance/hostagent/internal/logsink"
 	"github.com/quittance/quittance/integration/privateengine"
 	"github.com/quittance/quittance/protocol"
@@ -110,4 +113,78 @@ func TestExitWhileDaemonDown(t *testing.T) {
 		t.Errorf("log sink %s, want it to have lived on", status)
 	}
 	l.retire()
+}
+
+// FR-14, FR-15, I11: the caller of a create gives up at some moment of it. The
+// outcome is unknown, whatever landed is found and removed by identity alone,
+// and nothing lands afterwards.
+func TestCreateGivenUp(t *testing.T) {
+	for _, after := range []time.Duration{0, 5 * time.Millisecond, 20 * time.Millisecond, 60 * time.Millisecond} {
+		t.Run(after.String(), func(t *testing.T) {
+			p := profileOf("sleep")
+			l := &life{t: t, nonce: protocol.NewID()}
+			t.Cleanup(l.cleanup)
+			var err error
+			l.group, err = shared.groups.Create(l.nonce, cgroup.LimitsOf(p))
+			must(t, err)
+			image, err := shared.engine.ResolveImage(t.Context(), p.Image)
+			must(t, err)
+			sink := logsink.Config{Dir: shared.logs, Nonce: l.nonce, CaptureBytes: 64}
+			must(t, logsink.Prepare(sink))
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() {
+				_, err := shared.engine.Create(ctx, CreateRequest{
+					Nonce: l.nonce, Generation: testGeneration, Number: 9, Profile: p, Image: image,
+					CgroupPath: l.group.LeafPath(), LogArgument: sink.Argument(),
+				})
+				done <- err
+			}()
+			// Until the record is there, or the create is over, and then a moment.
+			id := ContainerID(l.nonce)
+			deadline := bounded(t, 10*time.Second)
+			for {
+				if _, err := shared.engine.Inspect(deadline, id); err == nil {
+					break
+				} else if !errors.Is(err, ErrNotFound) {
+					t.Fatal(err)
+				}
+			}
+			<-time.After(after)
+			cancel()
+			if err := <-done; err != nil && DispositionOf(err) != protocol.Unknown {
+				t.Errorf("create: %v is %s, want unknown", err, DispositionOf(err))
+			}
+			known := Identity{ID: id, Nonce: l.nonce}
+			l.removeWhateverLanded(known)
+			if _, err := l.group.Remove(deadline); err != nil {
+				t.Error(err)
+			}
+			l.retired = true
+			l.noneLeft()
+		})
+	}
+}
+
+// removeWhateverLanded repeats the steps of a removal until each is done, as
+// the agent's worker does.
+func (l *life) removeWhateverLanded(c Identity) {
+	l.t.Helper()
+	ctx := bounded(l.t, 30*time.Second)
+	for {
+		err := shared.engine.Kill(ctx, c, unix.SIGKILL, true)
+		if err == nil {
+			_, err = shared.engine.DeleteTask(ctx, c)
+		}
+		if err == nil {
+			_, err = shared.engine.DeleteContainer(ctx, c)
+		}
+		if err == nil {
+			return
+		}
+		if ctx.Err() != nil {
+			l.t.Fatalf("never removed: %v", err)
+		}
+		<-time.After(10 * time.Millisecond)
+	}
 }

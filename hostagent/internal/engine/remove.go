@@ -3,14 +3,12 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	tasks "github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/errdefs"
 	"github.com/quittance/quittance/protocol"
-	"golang.org/x/sys/unix"
 )
 
 // longestWait bounds a Wait whose caller forgot to: longer than any worker lives.
@@ -50,56 +48,12 @@ func (e *Engine) DeleteTask(ctx context.Context, c Identity) (protocol.Removed, 
 	return "", failed(op, c.ID, err)
 }
 
-// shimPatience is how long the daemon may take to tidy up after a shim, and
-// shimInterval the time between two looks.
-const (
-	shimPatience = 5 * time.Second
-	shimInterval = 10 * time.Millisecond
-)
-
-// awaitShimGone waits until no shim of the container runs and its root file
-// system is mounted nowhere. A mount that outlives its shim is taken away here,
-// by its exact name: the daemon forgets it when it was restarted in between.
-func (e *Engine) awaitShimGone(ctx context.Context, id string) error {
-	ctx, cancel := context.WithTimeout(ctx, shimPatience)
-	defer cancel()
-	tick := time.NewTicker(shimInterval)
-	defer tick.Stop()
-	for {
-		shim, err := e.hasShim(id)
-		if err != nil {
-			return err
-		}
-		mounts, err := rootMounts(e.o.Namespace, id)
-		if err != nil {
-			return err
-		}
-		if !shim && len(mounts) == 0 {
-			return nil
-		}
-		select {
-		case <-tick.C:
-			continue
-		case <-ctx.Done():
-		}
-		if shim {
-			return fmt.Errorf("%w: its shim is there", ErrRunning)
-		}
-		for _, mount := range mounts {
-			if err := unix.Unmount(mount, unix.UMOUNT_NOFOLLOW); err != nil {
-				return fmt.Errorf("unmount %s: %w", mount, err)
-			}
-		}
-		return nil
-	}
-}
-
 // DeleteContainer removes record, snapshot and lease, after an explicit answer
-// that there is no task and after no shim was found; otherwise it is refused
-// with [ErrRunning], and the caller looks at the task again. Absent parts are
-// reported as such, so that an interrupted call can be repeated. For a creation
-// whose outcome is unknown, c has only ID and Nonce: then the creation time is
-// not compared.
+// that there is no task and after no shim was found or a forgotten one was
+// ended; otherwise it is refused with [ErrRunning], and the caller looks at the
+// task again. Absent parts are reported as such, so that an interrupted call
+// can be repeated. For a creation whose outcome is unknown, c has only ID and
+// Nonce: then the creation time is not compared.
 func (e *Engine) DeleteContainer(ctx context.Context, c Identity) (Removal, error) {
 	const op = "delete"
 	call, cancel := e.call(ctx, e.o.Deadlines.Delete)
@@ -124,10 +78,9 @@ func (e *Engine) DeleteContainer(ctx context.Context, c Identity) (Removal, erro
 			return Removal{}, failed(op+": look for the task of", c.ID, err)
 		}
 	}
-	// While a shim runs a task may still land, of a create whose caller gave up,
-	// and without the record nobody could reach it; and after a shim died the
-	// daemon tidies up behind its own "no task" answer.
-	if err := e.awaitShimGone(call, c.ID); err != nil {
+	// While a shim runs a task may still land, and without the record nobody
+	// could reach it.
+	if err := e.endShim(call, c.ID); err != nil {
 		return Removal{}, failed(op+": shim of", c.ID, err)
 	}
 	if recorded {

@@ -1,0 +1,284 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/quittance/quittance/hostagent/internal/process"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// shimPatience is how long the daemon may take to tidy up after a shim, and
+	// shimInterval the time between two looks.
+	shimPatience = 5 * time.Second
+	shimInterval = 10 * time.Millisecond
+	// shimGrace is how long a forgotten shim may take to end by itself.
+	shimGrace = 2 * time.Second
+	// runcRoot is where shims keep the runtime's state, one directory for each
+	// namespace.
+	runcRoot = "/run/containerd/runc"
+)
+
+// endShim waits until no shim of the container runs and its root file system is
+// mounted nowhere. It is called once the daemon said that there is no task.
+//
+// A daemon whose create was given up can forget a shim that it started, and
+// with it a container that the runtime has made: after a while such a shim is
+// ended here, and what it leaves is removed by its exact name. A create that is
+// still under way fails by that, which is what its caller wants.
+func (e *Engine) endShim(ctx context.Context, id string) error {
+	patience, cancel := context.WithTimeout(ctx, shimPatience)
+	defer cancel()
+	err := e.awaitShimGone(patience, id)
+	if !errors.Is(err, ErrRunning) || ctx.Err() != nil {
+		return err
+	}
+	shims, err := e.shims(id)
+	if err != nil {
+		return err
+	}
+	for _, shim := range shims {
+		e.log.Warn("ending a shim that the engine has forgotten", "container", id, "pid", shim.PID)
+		if err := e.endProcess(ctx, shim, id); err != nil {
+			return fmt.Errorf("end it: %w", err)
+		}
+	}
+	if err := e.forgetRuntimeState(ctx, id); err != nil {
+		return err
+	}
+	mounts, err := rootMounts(e.o.Namespace, id)
+	if err != nil {
+		return err
+	}
+	for _, mount := range mounts {
+		if err := unix.Unmount(mount, unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
+			return fmt.Errorf("unmount %s: %w", mount, err)
+		}
+	}
+	patience, cancel = context.WithTimeout(ctx, shimGrace)
+	defer cancel()
+	return e.awaitShimGone(patience, id)
+}
+
+// awaitShimGone polls until neither shim nor mount of the container is there;
+// at the end of ctx it returns [ErrRunning].
+func (e *Engine) awaitShimGone(ctx context.Context, id string) error {
+	tick := time.NewTicker(shimInterval)
+	defer tick.Stop()
+	for {
+		shims, err := e.shims(id)
+		if err != nil {
+			return err
+		}
+		mounts, err := rootMounts(e.o.Namespace, id)
+		if err != nil {
+			return err
+		}
+		if len(shims) == 0 && len(mounts) == 0 {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %d shims, %d mounts of it are there", ErrRunning, len(shims), len(mounts))
+		}
+	}
+}
+
+// endProcess ends a shim that was found by its command line: held first, then
+// looked at again, so that a number that is used anew is noticed (I17).
+func (e *Engine) endProcess(ctx context.Context, shim process.Identity, id string) (err error) {
+	handle, err := process.Open(shim)
+	if errors.Is(err, process.ErrGone) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, handle.Close()) }()
+	pid := strconv.FormatInt(shim.PID, 10)
+	args, err := command(pid)
+	if err != nil || len(args) == 0 {
+		return err // gone meanwhile
+	}
+	if of, err := e.shimOf(pid, args); err != nil || of != id {
+		return err
+	}
+	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
+		if err := handle.Signal(sig); err != nil {
+			if errors.Is(err, process.ErrGone) {
+				return nil
+			}
+			return err
+		}
+		grace, cancel := context.WithTimeout(ctx, shimGrace)
+		err = handle.Wait(grace)
+		cancel()
+		if err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// forgetRuntimeState has the runtime remove what it knows of the container,
+// as the daemon does after a shim that died.
+func (e *Engine) forgetRuntimeState(ctx context.Context, id string) error {
+	root := filepath.Join(runcRoot, e.o.Namespace)
+	if _, err := os.Lstat(filepath.Join(root, id)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("runtime state: %w", err)
+	}
+	out, err := exec.CommandContext(ctx, "runc", "--root", root, "delete", "--force", id).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("runtime state: runc delete: %w: %.200s", err, out)
+	}
+	return nil
+}
+
+// shims finds the shims of one container.
+func (e *Engine) shims(id string) ([]process.Identity, error) {
+	var out []process.Identity
+	var failures []error
+	err := eachCommand(func(pid string, args []string) {
+		of, err := e.shimOf(pid, args)
+		if err == nil && of == id {
+			var identity process.Identity
+			if identity, err = identify(pid); err == nil {
+				out = append(out, identity)
+			}
+		}
+		if err != nil && !errors.Is(err, process.ErrGone) {
+			failures = append(failures, err)
+		}
+	})
+	return out, errors.Join(append(failures, err)...)
+}
+
+func identify(pid string) (process.Identity, error) {
+	number, err := strconv.ParseInt(pid, 10, 64)
+	if err != nil {
+		return process.Identity{}, err
+	}
+	return process.Identify(number)
+}
+
+// shimOf reads the container's identifier from the command line of a shim of
+// ours, "" for every other process. Anybody may give a process any command
+// line; only root's are believed.
+func (e *Engine) shimOf(pid string, args []string) (id string, err error) {
+	if !strings.HasPrefix(filepath.Base(args[0]), "containerd-shim") ||
+		argument(args, "-namespace") != e.o.Namespace || argument(args, "-address") != e.o.Address {
+		return "", nil
+	}
+	root, err := isRoot(pid)
+	if err != nil || !root {
+		return "", err
+	}
+	return argument(args, "-id"), nil
+}
+
+func argument(args []string, name string) string {
+	if i := slices.Index(args, name); i >= 0 && i+1 < len(args) {
+		return args[i+1]
+	}
+	return ""
+}
+
+// eachCommand calls f with the number and the command line of every process.
+func eachCommand(f func(pid string, args []string)) error {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return fmt.Errorf("engine: processes: %w", err)
+	}
+	for _, entry := range entries {
+		if _, err := strconv.Atoi(entry.Name()); err != nil {
+			continue
+		}
+		args, err := command(entry.Name())
+		if err != nil {
+			return err
+		}
+		if len(args) > 0 {
+			f(entry.Name(), args)
+		}
+	}
+	return nil
+}
+
+// command reads a process's command line; nothing where it is gone.
+func command(pid string) ([]string, error) {
+	line, err := readProc(pid, "cmdline")
+	if err != nil || len(line) == 0 {
+		return nil, err
+	}
+	return strings.Split(string(bytes.TrimRight(line, "\x00")), "\x00"), nil
+}
+
+// isRoot reports whether all of a process's user ids are root's. The owner of
+// its directory in /proc would not tell: anybody can have root there.
+func isRoot(pid string) (bool, error) {
+	status, err := readProc(pid, "status")
+	return bytes.Contains(status, []byte("\nUid:\t0\t0\t0\t0\n")), err
+}
+
+// readProc reads a file of a process; nothing where the process is gone.
+func readProc(pid, name string) ([]byte, error) {
+	content, err := os.ReadFile(filepath.Join("/proc", pid, name))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("engine: processes: %w", err)
+	}
+	return content, nil
+}
+
+// mountEntry is one line of the mount table.
+type mountEntry struct {
+	point   string
+	options string // of the file system: the layers of an overlay
+}
+
+// readMounts returns the mounts whose mount point has the part in its path.
+func readMounts(part string) ([]mountEntry, error) {
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("engine: mounts: %w", err)
+	}
+	var out []mountEntry
+	for line := range strings.Lines(string(table)) {
+		left, right, _ := strings.Cut(line, " - ")
+		fields, super := strings.Fields(left), strings.Fields(right)
+		if len(fields) > 4 && len(super) > 2 && strings.Contains(fields[4], part) {
+			out = append(out, mountEntry{point: fields[4], options: super[2]})
+		}
+	}
+	return out, nil
+}
+
+// rootMounts finds where shims mounted the root file system of the container.
+// Its identifier is random, so no other engine has it.
+func rootMounts(namespace, id string) ([]string, error) {
+	entries, err := readMounts("/" + namespace + "/" + id + "/")
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, m := range entries {
+		out = append(out, m.point)
+	}
+	return out, nil
+}
