@@ -91,6 +91,9 @@ type Job struct {
 
 // Result is how a run ended without a fatal error.
 type Result struct {
+	// Chosen says that the outcome was written: COMPLETE where Code is "".
+	Chosen bool
+	Code   api.FailureCode
 	// Stop is set where nothing was chosen because the attempt must stop.
 	Stop *observer.Stop
 	// Candidate is an outcome that had been reached and may not be published
@@ -200,6 +203,10 @@ func (r *run) choose(result Result, done *outcome.Result, failure *outcome.Failu
 	// The choice is written to its end: a stop that comes now comes after it.
 	if err := r.Journal.Apply(context.WithoutCancel(r.Observer.Context()), attempt.OutcomeChosen{Outcome: chosen, At: now()}); err != nil {
 		return result, err
+	}
+	result.Chosen = true
+	if failure != nil {
+		result.Code = failure.Code
 	}
 	return result, nil
 }

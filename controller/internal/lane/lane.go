@@ -20,6 +20,7 @@ import (
 
 	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/controller/internal/attempt"
+	"github.com/quittance/quittance/controller/internal/breaker"
 	"github.com/quittance/quittance/controller/internal/executor"
 	"github.com/quittance/quittance/controller/internal/failpoint"
 	"github.com/quittance/quittance/controller/internal/journal"
@@ -41,8 +42,9 @@ type Selection struct {
 	Profile  protocol.ProfileInfo
 	Larger   *protocol.ProfileInfo // that the offering's on_oom names, where the host has it
 	Agent    string                // version of the host's agent
-	// Release tells admission that the job is this lane's no more.
-	Release func()
+	// Release tells admission that the job is this lane's no more, and how its
+	// worker fared.
+	Release func(breaker.End)
 }
 
 // Admission gives a lane its next job.
@@ -97,8 +99,8 @@ func (l *Lane) Run(c Contexts, recovered []*journal.Attempt) error {
 		if err != nil {
 			return ended(c, err)
 		}
-		err = l.attempt(c, selection)
-		selection.Release()
+		end, err := l.attempt(c, selection)
+		selection.Release(end)
 		if err != nil {
 			return ended(c, err)
 		}
@@ -117,25 +119,38 @@ func ended(c Contexts, err error) error {
 	return err
 }
 
-func (l *Lane) attempt(c Contexts, s Selection) error {
+// worker is how an attempt's worker fared.
+func worker(r executor.Result) breaker.End {
+	switch {
+	case !r.Chosen:
+		return breaker.Neutral
+	case r.Code == "":
+		return breaker.Good
+	case r.Code == api.FailUnavailable || r.Code == api.FailWorkerLost || r.Code == api.FailProtocol:
+		return breaker.Bad
+	}
+	return breaker.Neutral
+}
+
+func (l *Lane) attempt(c Contexts, s Selection) (breaker.End, error) {
 	executions := 1
 	if s.Offering.Pure {
 		executions = attempt.MaxExecutions
 	}
 	j, err := l.Starter.Begin(c.Work, l.Number, s.Job, executions)
 	if err != nil {
-		return fmt.Errorf("lane %d: %w", l.Number, err)
+		return breaker.Neutral, fmt.Errorf("lane %d: %w", l.Number, err)
 	}
 	l.Log.Info("attempt begun", "lane", l.Number, "attempt", j.Key(), "job", s.Job.Job, "kind", s.Job.Kind)
 	for err := l.Starter.Send(c.Work, j); err != nil; err = l.Starter.Send(c.Work, j) {
 		if fatal := l.pause(c, j, "start", 1, err); fatal != nil {
 			j.Close()
-			return fatal
+			return breaker.Neutral, fatal
 		}
 	}
 	known := recovery.Case{Agent: s.Agent, Adapter: s.Offering.Adapter}
 	if _, ok := j.Record().(attempt.Acknowledged); !ok {
-		return l.finish(c, j, known)
+		return breaker.Neutral, l.finish(c, j, known)
 	}
 	o := observer.Start(c.Work, l.Observed, observer.Options{
 		Reference: j.Reference(), Interval: l.Interval, Gap: l.Gap,
@@ -154,11 +169,12 @@ func (l *Lane) attempt(c Contexts, s Selection) error {
 	} else if err != nil {
 		known.Stop = &observer.Stop{Reason: observer.Interrupted, Cause: err}
 	}
+	end := worker(result)
 	err = l.finish(c, j, known)
 	if discardErr := result.Discard(); discardErr != nil {
 		l.Log.Warn("an attempt's private files were not removed", "attempt", j.Key(), "error", discardErr)
 	}
-	return err
+	return end, err
 }
 
 // execute runs the attempt and, where the offering allows it, its one

@@ -149,9 +149,11 @@ func (w *world) run(o *offering.Offering, c Contexts) attempt.Record {
 		},
 		Job: api.FeedJob{Job: "job-00000000000000000000000000000001", Kind: o.Kind, Input: api.Identity{Schema: "text/plain", Length: int64(len(jobInput)), SHA256: protocol.DigestOf(jobInput)}},
 	}
-	if err := w.lane(o).attempt(c, selection); err != nil {
+	end, err := w.lane(o).attempt(c, selection)
+	if err != nil {
 		w.note("lane: %v", err)
 	}
+	w.note("worker %d", end)
 	for _, e := range w.records.Active() {
 		return e.Record
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/controller/internal/attempt"
+	"github.com/quittance/quittance/controller/internal/breaker"
 	"github.com/quittance/quittance/controller/internal/lane"
 	"github.com/quittance/quittance/controller/internal/offering"
 	"github.com/quittance/quittance/controller/internal/provider"
@@ -180,7 +181,7 @@ func (s *Service) discover(ctx context.Context, current protocol.Host, profiles 
 	for i := range s.Offerings {
 		o := &s.Offerings[i]
 		profile, known := profiles[o.Profile]
-		if s.unavailable(o, profile, known, nil, lease) != "" {
+		if s.unavailable(o, profile, known, nil, lease) != "" || s.broken(o.Kind) != "" {
 			continue
 		}
 		page, err := s.API.Feed(ctx, provider.FeedQuery{Kind: o.Kind, Limit: api.DefaultPageItems})
@@ -224,10 +225,17 @@ func (s *Service) take(selection *lane.Selection) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.taken[job]++
-	selection.Release = func() {
+	b := s.breakers[selection.Offering.Kind]
+	b.Took()
+	selection.Release = func(end breaker.End) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.taken, job)
 		s.batchDue = true
+		if b.Ended(end, time.Now()); end == breaker.Bad {
+			if open, until := b.Open(time.Now()); open {
+				s.Log.Warn("offering pauses: its last attempts failed", "kind", selection.Offering.Kind, "until", until)
+			}
+		}
 	}
 }

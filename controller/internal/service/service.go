@@ -26,6 +26,7 @@ import (
 
 	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/controller/internal/attempt"
+	"github.com/quittance/quittance/controller/internal/breaker"
 	"github.com/quittance/quittance/controller/internal/claims"
 	"github.com/quittance/quittance/controller/internal/host"
 	"github.com/quittance/quittance/controller/internal/journal"
@@ -98,17 +99,19 @@ type Service struct {
 
 	mu        sync.Mutex // guards what follows
 	announced *api.HelloAnswer
-	taken     map[string]int // jobs in the hands of a lane
-	reason    string         // why nothing is admitted, as last reported
-	batchDue  bool           // an attempt ended since the last maintenance
-	batchAt   time.Time      // of the last whole maintenance
+	taken     map[string]int              // jobs in the hands of a lane
+	breakers  map[string]*breaker.Breaker // by kind
+	reason    string                      // why nothing is admitted, as last reported
+	batchDue  bool                        // an attempt ended since the last maintenance
+	batchAt   time.Time                   // of the last whole maintenance
 }
 
 // New makes a service; nothing runs before Run.
 func New(cfg Config) *Service {
-	s := &Service{Config: cfg, offers: map[string]*offering.Offering{}, cycle: make(chan struct{}, 1), taken: map[string]int{}, batchDue: true}
+	s := &Service{Config: cfg, offers: map[string]*offering.Offering{}, cycle: make(chan struct{}, 1), taken: map[string]int{}, breakers: map[string]*breaker.Breaker{}, batchDue: true}
 	for i := range cfg.Offerings {
 		s.offers[cfg.Offerings[i].Kind] = &cfg.Offerings[i]
+		s.breakers[cfg.Offerings[i].Kind] = &breaker.Breaker{}
 	}
 	return s
 }
@@ -325,7 +328,9 @@ func (s *Service) offer(o *offering.Offering, profiles map[string]protocol.Profi
 	if ok {
 		out.ProfileDigest = profile.Digest
 	}
-	out.Reason = s.unavailable(o, profile, ok, hostErr, lease)
+	if out.Reason = s.unavailable(o, profile, ok, hostErr, lease); out.Reason == "" {
+		out.Reason = s.broken(o.Kind)
+	}
 	out.Available = out.Reason == ""
 	return out
 }
@@ -346,6 +351,20 @@ func (s *Service) unavailable(o *offering.Offering, p protocol.ProfileInfo, know
 		if stopped >= lease {
 			return fmt.Sprintf("max(observation gap, profile lease) + stop grace + margin is %s and must be below the attempt lease %s", stopped, lease)
 		}
+	}
+	return ""
+}
+
+// broken says that an offering takes no job because its last attempts failed,
+// or "".
+func (s *Service) broken(kind string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch open, until := s.breakers[kind].Open(time.Now()); {
+	case open && until.IsZero():
+		return "its last attempts failed; one job is being tried"
+	case open:
+		return "its last attempts failed; the next try is at " + protocol.TimestampOf(until).String()
 	}
 	return ""
 }

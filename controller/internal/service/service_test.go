@@ -14,6 +14,7 @@ import (
 
 	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/controller/internal/attempt"
+	"github.com/quittance/quittance/controller/internal/breaker"
 	"github.com/quittance/quittance/controller/internal/claims"
 	"github.com/quittance/quittance/controller/internal/lane"
 	"github.com/quittance/quittance/controller/internal/offering"
@@ -202,10 +203,48 @@ func TestAdmissionSelectsTheOldest(t *testing.T) {
 	if third, err := s.admit(t.Context(), 0); err != nil || third.Offering != nil {
 		t.Fatalf("%+v, %v", third.Job, err)
 	}
-	first.Release()
+	first.Release(breaker.Neutral)
 	if again, err := s.admit(t.Context(), 0); err != nil || again.Job.Job != first.Job.Job {
 		t.Fatalf("%+v, %v", again.Job, err)
 	}
+}
+
+// An offering whose last attempts all failed pauses, says so in hello, and
+// tries one job at a time until one works.
+func TestOfferingPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, w, _ := newService(t)
+		take := func() lane.Selection {
+			t.Helper()
+			selection, err := s.admit(t.Context(), 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return selection
+		}
+		for range breaker.Limit {
+			take().Release(breaker.Bad)
+		}
+		if take().Offering != nil {
+			t.Fatal("a job was taken during the pause")
+		}
+		if _, err := s.hello(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if o := w.hello[len(w.hello)-1].Offerings; o[0].Available || !strings.Contains(o[0].Reason, "next try is at") || !o[1].Available {
+			t.Fatalf("%+v", o)
+		}
+		time.Sleep(breaker.FirstPause)
+		w.feeds["k"] = append(w.feeds["k"], job(2, 6))
+		trial := take()
+		if trial.Offering == nil || take().Offering != nil {
+			t.Fatal("after the pause one job is tried, and one only")
+		}
+		trial.Release(breaker.Good)
+		if take().Offering == nil || take().Offering == nil {
+			t.Fatal("a good end closes the breaker")
+		}
+	})
 }
 
 // Each reason for which nothing is admitted.
