@@ -29,6 +29,7 @@ func TestScripts(t *testing.T) {
 			}
 			var got strings.Builder
 			r := &script{sim: newSim(t)}
+			r.shadow = r.fold()
 			r.witness()
 			for line := range strings.Lines(string(want)) {
 				switch {
@@ -40,6 +41,7 @@ func TestScripts(t *testing.T) {
 					got.WriteString(r.run(strings.Fields(line)))
 				}
 			}
+			r.checkFold()
 			if *update {
 				if err := os.WriteFile(file, []byte(got.String()), 0o644); err != nil {
 					t.Fatal(err)
@@ -236,7 +238,6 @@ func (r *script) run(words []string) string {
 	default:
 		r.t.Fatalf("no command %s", words[0])
 	}
-	r.checkFold()
 	return r.describe(before)
 }
 

@@ -36,6 +36,7 @@ const hex64 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 type sim struct {
 	t       testing.TB
 	state   *State
+	shadow  *State // folds the same entries, as a reader of the ledger would; nil: not compared
 	session *Session
 	now     Now
 	bounds  Bounds
@@ -63,6 +64,9 @@ func newSim(t testing.TB) *sim {
 func (s *sim) restart(boot protocol.ID) {
 	s.t.Helper()
 	s.state = s.fold()
+	if s.shadow != nil {
+		s.shadow = s.fold()
+	}
 	s.boot = boot
 	s.session = NewSession(boot, s.mode, s.bounds)
 	s.step(Started{Versions: protocol.Versions{Agent: "test", Protocol: []int{1}}})
@@ -109,17 +113,33 @@ func (s *sim) fold() *State {
 
 var stateOptions = cmp.AllowUnexported(State{}, Allocation{}, pendingProfile{}, Written{})
 
-// step runs one event and checks that the state is the fold of the ledger, from
-// a base too (I15).
+// step runs one event; the state must be the fold of the ledger, from a base too
+// (I15).
 func (s *sim) step(e Event) {
 	s.t.Helper()
 	out := Step(s.state, s.session, s.now, e)
 	if len(out.Entries) > 0 {
 		s.groups = append(s.groups, out.Entries)
 	}
+	if s.shadow != nil {
+		s.compareShadow(out.Entries)
+	}
 	s.effects, s.replies = out.Effects, out.Replies
 	if out.Base != nil {
 		s.checkBase(out)
+	}
+}
+
+// compareShadow applies entries alone and compares the states.
+func (s *sim) compareShadow(entries []Entry) {
+	s.t.Helper()
+	for _, e := range entries {
+		if err := Apply(s.shadow, e); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	if !reflect.DeepEqual(s.shadow, s.state) {
+		s.t.Fatalf("the state is not the fold of the ledger (-fold +state):\n%s", cmp.Diff(s.shadow, s.state, stateOptions))
 	}
 }
 
