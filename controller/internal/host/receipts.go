@@ -155,14 +155,16 @@ func (h *Host) Release(ctx context.Context, frontier protocol.Number, except []p
 	}
 }
 
-// Mine lists the allocations of this owner that are not released.
-func (h *Host) Mine(ctx context.Context) ([]protocol.Allocation, error) {
+// Allocations lists the allocations of the generation that are not released. A
+// generation obeys one owner, who may act on every one of them, those of an
+// earlier owner and an operator's burns included.
+func (h *Host) Allocations(ctx context.Context) ([]protocol.Allocation, error) {
 	generation, _ := h.identity()
 	all, err := h.client.List(ctx, generation)
 	if err != nil {
 		return nil, fmt.Errorf("host: allocations: %w", err)
 	}
-	return slices.DeleteFunc(all, func(a protocol.Allocation) bool { return a.Owner != h.opts.Owner }), nil
+	return all, nil
 }
 
 // GenerationGone reports whether the agent's present generation replaces old

@@ -89,10 +89,8 @@ type Lane struct {
 // returns nil once nothing of the lane is in flight, or the failure of the
 // store, after which nothing more may be assumed.
 func (l *Lane) Run(c Contexts, recovered []*journal.Attempt) error {
-	for _, j := range recovered {
-		if err := l.finish(c, j, recovery.Case{}); err != nil {
-			return ended(c, err)
-		}
+	if err := l.recover(c, recovered); err != nil {
+		return ended(c, err)
 	}
 	for c.Take.Err() == nil {
 		selection, err := l.Admission.Next(c.Take, l.Number)
@@ -106,6 +104,20 @@ func (l *Lane) Run(c Contexts, recovered []*journal.Attempt) error {
 		}
 	}
 	return nil
+}
+
+// recover finishes every recovered attempt. They do not wait for each other: one
+// that needs a person must not hold back another's outcome.
+func (l *Lane) recover(c Contexts, recovered []*journal.Attempt) error {
+	results := make(chan error, len(recovered))
+	for _, j := range recovered {
+		go func() { results <- l.finish(c, j, recovery.Case{}) }()
+	}
+	var all []error
+	for range recovered {
+		all = append(all, <-results)
+	}
+	return errors.Join(all...)
 }
 
 // ended drops errors that only say that a context has ended.

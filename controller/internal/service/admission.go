@@ -85,29 +85,53 @@ func (s *Service) admit(ctx context.Context, number int) (lane.Selection, error)
 	}
 	defer func() { <-s.cycle }()
 
-	if err := s.maintain(ctx); err != nil {
+	current, profiles, err := s.mayAdmit(ctx, number)
+	if err != nil {
 		return lane.Selection{}, err
 	}
-	if err := s.local(number); err != nil {
-		return lane.Selection{}, err
-	}
-	s.mu.Lock()
-	announced, lease := s.announced != nil, s.lease()
-	s.mu.Unlock()
-	if !announced {
-		return lane.Selection{}, &blocked{reason: "no hello was acknowledged yet"}
-	}
+	return s.discover(ctx, current, profiles)
+}
+
+// mayAdmit looks at everything that may forbid an admission and returns the
+// host as it was read. Of several reasons the one that needs a person is
+// named.
+func (s *Service) mayAdmit(ctx context.Context, number int) (protocol.Host, map[string]protocol.ProfileInfo, error) {
+	reasons := []error{s.maintain(ctx), s.local(number)}
 	current, profiles, err := s.readHost(ctx)
 	if err != nil {
-		return lane.Selection{}, &blocked{reason: "the host cannot be reached", cause: err}
+		reasons = append(reasons, &blocked{reason: "the host cannot be reached", cause: err})
+	} else {
+		reasons = append(reasons, room(current))
 	}
-	if err := room(current); err != nil {
-		return lane.Selection{}, err
+	s.mu.Lock()
+	announced := s.announced != nil
+	s.mu.Unlock()
+	if announced {
+		reasons = append(reasons, s.inventory(ctx))
+	} else {
+		reasons = append(reasons, &blocked{reason: "no hello was acknowledged yet"})
 	}
-	if err := s.inventory(ctx); err != nil {
-		return lane.Selection{}, err
+	return current, profiles, first(reasons)
+}
+
+// first picks the reason that is reported: a failed store, then what needs a
+// person, then whatever came first.
+func first(reasons []error) error {
+	var picked error
+	for _, err := range reasons {
+		if err == nil {
+			continue
+		}
+		if _, failed := errors.AsType[*store.FailedError](err); failed {
+			return err
+		}
+		b, _ := errors.AsType[*blocked](err)
+		old, _ := errors.AsType[*blocked](picked)
+		if picked == nil || b != nil && b.person && (old == nil || !old.person) {
+			picked = err
+		}
 	}
-	return s.discover(ctx, current, profiles, lease)
+	return picked
 }
 
 // local checks what needs no network: the lane's own records and the store.
@@ -176,7 +200,10 @@ func (s *Service) inventory(ctx context.Context) error {
 }
 
 // discover selects the oldest open job of the kinds that can be served now.
-func (s *Service) discover(ctx context.Context, current protocol.Host, profiles map[string]protocol.ProfileInfo, lease time.Duration) (lane.Selection, error) {
+func (s *Service) discover(ctx context.Context, current protocol.Host, profiles map[string]protocol.ProfileInfo) (lane.Selection, error) {
+	s.mu.Lock()
+	lease := s.lease()
+	s.mu.Unlock()
 	var best lane.Selection
 	for i := range s.Offerings {
 		o := &s.Offerings[i]

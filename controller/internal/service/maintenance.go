@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -67,7 +68,7 @@ func (s *Service) archive(ctx context.Context) error {
 	return nil
 }
 
-// release reconciles this owner's allocations and moves the released frontier
+// release reconciles the generation's allocations and moves the released frontier
 // as far as I32 allows. Where it cannot move and nothing carried became
 // releasable, nothing is sent.
 func (s *Service) release(ctx context.Context) error {
@@ -75,18 +76,21 @@ func (s *Service) release(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	mine, err := s.Host.Mine(ctx)
+	if current.Owner != nil && *current.Owner != s.Store.ID() {
+		return &blocked{reason: fmt.Sprintf("the host obeys another attempt store (%s); an operator gives it to this one (%s)", *current.Owner, s.Store.ID()), person: true}
+	}
+	all, err := s.Host.Allocations(ctx)
 	if err != nil {
 		return err
 	}
 	active := s.Store.Active() // after the list: an intent is durable before its number is sent
-	if err := s.reconcile(ctx, current.Generation, mine, active); err != nil {
+	if err := s.reconcile(ctx, current.Generation, all, active); err != nil {
 		return err
 	}
-	if mine, err = s.Host.Mine(ctx); err != nil {
+	if all, err = s.Host.Allocations(ctx); err != nil {
 		return err
 	}
-	plan := frontier(current, mine, active)
+	plan := frontier(current, all, active)
 	if !plan.send {
 		return nil
 	}
@@ -105,12 +109,12 @@ func (s *Service) release(ctx context.Context) error {
 // reconcile retires and consumes what no attempt needs any more: allocations of
 // records that are gone or have settled them, a stuck one that came loose
 // included.
-func (s *Service) reconcile(ctx context.Context, generation protocol.ID, mine []protocol.Allocation, active []store.Entry) error {
+func (s *Service) reconcile(ctx context.Context, generation protocol.ID, all []protocol.Allocation, active []store.Entry) error {
 	records := map[string]attempt.Record{}
 	for _, e := range active {
 		records[e.Key] = e.Record
 	}
-	for _, a := range mine {
+	for _, a := range all {
 		record, known := records[a.Purpose]
 		if host.Reached(a, protocol.StateConsumed) || known && needs(record, generation, a.Number) {
 			continue
@@ -155,9 +159,9 @@ type plan struct {
 	send     bool
 }
 
-// frontier is pure: the rule of I32 over the host's state, this owner's
-// allocations and the active records.
-func frontier(current protocol.Host, mine []protocol.Allocation, active []store.Entry) plan {
+// frontier is pure: the rule of I32 over the host's state, its allocations and
+// the active records.
+func frontier(current protocol.Host, all []protocol.Allocation, active []store.Entry) plan {
 	top := current.Frontiers.Accepted
 	for _, e := range active {
 		if attempt.PermitsRelease(e.Record) {
@@ -169,14 +173,14 @@ func frontier(current protocol.Host, mine []protocol.Allocation, active []store.
 			}
 		}
 	}
-	for _, a := range mine {
+	for _, a := range all {
 		if a.Number > current.Frontiers.Released && !host.Reached(a, protocol.StateConsumed) && a.Stuck == nil {
 			top = min(top, a.Number-1)
 		}
 	}
 	p := plan{frontier: max(top, current.Frontiers.Released)}
 	loose := false
-	for _, a := range mine {
+	for _, a := range all {
 		switch {
 		case a.Number > p.frontier:
 		case !host.Reached(a, protocol.StateConsumed) && a.Stuck == nil:

@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -64,7 +65,7 @@ type Host interface {
 	Sync(ctx context.Context) (protocol.Host, error)
 	Profiles(ctx context.Context) (map[string]protocol.ProfileInfo, error)
 	PresentWitness(ctx context.Context) error
-	Mine(ctx context.Context) ([]protocol.Allocation, error)
+	Allocations(ctx context.Context) ([]protocol.Allocation, error)
 	Retire(ctx context.Context, generation protocol.ID, n protocol.Number, purpose, note string) error
 	Consume(ctx context.Context, a protocol.Allocation) (protocol.Allocation, error)
 	Release(ctx context.Context, frontier protocol.Number, except []protocol.Number) (protocol.ReleaseAnswer, error)
@@ -94,6 +95,8 @@ type Config struct {
 type Service struct {
 	Config
 	offers map[string]*offering.Offering
+
+	stopping atomic.Bool // nothing new is taken any more
 
 	cycle chan struct{} // one token: one lane at a time goes through admission
 
@@ -209,6 +212,7 @@ func (s *Service) contexts(drain, stop context.Context) (lane.Contexts, func()) 
 			return
 		}
 		s.Log.Info("stopping: nothing new is taken", "stop_timeout", s.StopTimeout)
+		s.stopping.Store(true)
 		endTake(errDrain)
 		select {
 		case <-time.After(s.StopTimeout):
@@ -269,7 +273,7 @@ func (s *Service) announce(ctx context.Context) {
 // so that the offerings were judged by it.
 func (s *Service) hello(ctx context.Context) (known bool, err error) {
 	h := api.Hello{
-		Store: s.Store.ID(), Seq: s.Store.NextSequence(), Lanes: s.Lanes, Draining: false,
+		Store: s.Store.ID(), Seq: s.Store.NextSequence(), Lanes: s.Lanes, Draining: s.stopping.Load(),
 		Versions: api.HelloVersions{Controller: s.Version, API: []int{api.Version}},
 	}
 	current, profiles, err := s.readHost(ctx)
@@ -277,7 +281,7 @@ func (s *Service) hello(ctx context.Context) (known bool, err error) {
 		s.Log.Warn("host not reachable", "error", err)
 	} else {
 		h.Host = &api.HelloHost{Generation: current.Generation, Key: current.HostKey, Agent: current.Versions.Agent}
-		h.Draining = current.Draining
+		h.Draining = h.Draining || current.Draining
 	}
 	s.mu.Lock()
 	lease := s.lease()

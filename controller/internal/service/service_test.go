@@ -129,7 +129,7 @@ func (w *world) PresentWitness(context.Context) error {
 	return nil
 }
 
-func (w *world) Mine(context.Context) ([]protocol.Allocation, error) {
+func (w *world) Allocations(context.Context) ([]protocol.Allocation, error) {
 	return slices.DeleteFunc(slices.Clone(w.mine), func(a protocol.Allocation) bool { return a.Number <= w.host.Frontiers.Released }), nil
 }
 
@@ -255,6 +255,7 @@ func TestAdmissionIsBlocked(t *testing.T) {
 	}{
 		"no hello":            {func(s *Service, _ *world) { s.announced = nil }, "no hello"},
 		"host away":           {func(s *Service, w *world) { s.batchDue, w.hostErr = false, errors.New("refused") }, "host cannot be reached"},
+		"another owner":       {func(s *Service, w *world) { other := protocol.NewID(); w.host.Owner, s.batchAt = &other, time.Time{} }, "another attempt store"},
 		"draining":            {func(_ *Service, w *world) { w.host.Draining = true }, "draining"},
 		"engine down":         {func(_ *Service, w *world) { w.host.Engine.Available = false }, "engine is unavailable"},
 		"no slot":             {func(_ *Service, w *world) { w.host.Slots.Used = 2 }, "no free slot"},
@@ -273,6 +274,17 @@ func TestAdmissionIsBlocked(t *testing.T) {
 				t.Fatalf("%+v, %v; want %q", selection.Job, err, row.want)
 			}
 		})
+	}
+}
+
+// Of several reasons the one that needs a person is named.
+func TestAdmissionNamesWhatNeedsAPerson(t *testing.T) {
+	s, w, _ := newService(t)
+	s.batchAt, s.batchDue = time.Now(), false
+	w.host.Draining = true
+	w.inventory = [][]api.Attempt{{{Attempt: "att-x", Key: "foreign"}}}
+	if _, err := s.admit(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "does not know") {
+		t.Fatalf("%v", err)
 	}
 }
 
