@@ -62,6 +62,7 @@ type Config struct {
 	MaxOpenJobs   int           // 10,000 per workspace
 	MaxIdleBytes  int64         // 4 GiB per workspace, in uploads that no job uses
 	MaxWaiters    int           // 1,000 long polls and event streams at once
+	MaxEvents     int           // 1,000 kept per job
 
 	Logger hclog.Logger
 }
@@ -97,20 +98,23 @@ func (c *Config) complete() error {
 			return fmt.Errorf("jobs: %s must be at least a millisecond", value.name)
 		}
 	}
-	if c.MaxReopens == 0 {
-		c.MaxReopens = 5
-	}
-	if c.MaxOpenJobs == 0 {
-		c.MaxOpenJobs = 10_000
-	}
 	if c.MaxIdleBytes == 0 {
 		c.MaxIdleBytes = 4 << 30
 	}
-	if c.MaxWaiters == 0 {
-		c.MaxWaiters = 1000
-	}
-	if c.MaxWaiters < 0 || c.MaxReopens < 0 || c.MaxOpenJobs < 0 || c.MaxIdleBytes < 0 {
-		return errors.New("jobs: bounds must not be negative")
+	for _, bound := range []struct {
+		name     string
+		field    *int
+		standard int
+	}{
+		{"max reopens", &c.MaxReopens, 5}, {"max open jobs", &c.MaxOpenJobs, 10_000},
+		{"max waiters", &c.MaxWaiters, 1000}, {"max events", &c.MaxEvents, 1000},
+	} {
+		if *bound.field == 0 {
+			*bound.field = bound.standard
+		}
+		if *bound.field < 0 || c.MaxIdleBytes < 0 {
+			return fmt.Errorf("jobs: %s and max idle bytes must not be negative", bound.name)
+		}
 	}
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()
@@ -158,7 +162,7 @@ func Open(ctx context.Context, config Config) (*Service, error) {
 	s := &Service{config: config, db: db, log: config.Logger, waiters: make(chan struct{}, config.MaxWaiters)}
 	s.store = records.New(db, files, records.Policy{
 		AttemptLease: config.AttemptLease, HelloTTL: config.HelloTTL, GrantTTL: config.GrantTTL, UploadTTL: config.UploadTTL,
-		MaxReopens: config.MaxReopens, MaxOpenJobs: config.MaxOpenJobs, MaxIdleBytes: config.MaxIdleBytes,
+		MaxReopens: config.MaxReopens, MaxOpenJobs: config.MaxOpenJobs, MaxIdleBytes: config.MaxIdleBytes, MaxEvents: config.MaxEvents,
 	})
 	if err := s.prepare(ctx); err != nil {
 		return nil, errors.Join(err, db.Close())

@@ -33,10 +33,8 @@ type Policy struct {
 	MaxReopens   int           // uncounted failures of one job
 	MaxOpenJobs  int           // open and closed jobs of one workspace
 	MaxIdleBytes int64         // of one workspace's uploads that no job uses
+	MaxEvents    int           // kept of one job; older ones go
 }
-
-// maxEvents is how many events of one job are kept; older ones go.
-const maxEvents = 1000
 
 // Store runs the operations. It is safe for concurrent use, also by several
 // processes on one database.
@@ -274,8 +272,8 @@ func (t *transaction) addEvent(j *job, e event) error {
 		j.id, j.version, t.now, e.kind, j.state, attemptID, e.phase, e.condition, e.failure, e.principal); err != nil {
 		return err
 	}
-	if j.version > maxEvents {
-		return t.exec(`DELETE FROM events WHERE job = ? AND idx <= ?`, j.id, j.version-maxEvents)
+	if kept := int64(t.store.policy.MaxEvents); j.version > kept {
+		return t.exec(`DELETE FROM events WHERE job = ? AND idx <= ?`, j.id, j.version-kept)
 	}
 	return nil
 }

@@ -450,7 +450,7 @@ func (s *Store) Events(ctx context.Context, workspace, id string, after int64, l
 		if err != nil {
 			return err
 		}
-		first := max(j.version-maxEvents+1, 1)
+		first := max(j.version-int64(s.policy.MaxEvents)+1, 1)
 		if after+1 < first || after > j.version {
 			gone = &api.EventsGone{First: first, Head: j.version}
 			after = first - 1
