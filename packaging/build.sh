@@ -22,6 +22,7 @@ umask 022
 
 rm -rf "$stage"
 mkdir -p "$out"
+rm -f "$out"/quittance-*.deb "$out"/quittance-*.rpm
 for program in hostagent controller agentctl; do
 	mkdir -p "$stage/$program"
 	CGO_ENABLED=0 go build -trimpath -buildvcs=false \

@@ -11,17 +11,21 @@ fi
 install -d -m 0755 -o root -g root /etc/quittance /etc/quittance/profiles
 install -d -m 0700 -o root -g root /var/lib/quittance
 
-# The first installation makes the ledger and the host key. A machine that had a
-# ledger is never given a new one here: hostagent init refuses by its marker too.
-if [ ! -e /var/lib/quittance/ledger ] && [ ! -e /var/lib/quittance.created ]; then
-	/usr/sbin/hostagent init
-fi
-
 if [ -d /run/systemd/system ]; then
+	# The first installation on a running machine makes the ledger and the host
+	# key. A machine that had a ledger is never given a new one here: hostagent
+	# init refuses by its marker too.
+	if [ ! -e /var/lib/quittance/ledger ] && [ ! -e /var/lib/quittance.created ]; then
+		/usr/sbin/hostagent init
+	fi
 	systemd-tmpfiles --create quittance-hostagent.conf
 	systemctl daemon-reload
 	systemctl enable quittance-hostagent.socket quittance-hostagent.service quittance-workers.service
 	systemctl start quittance-workers.service quittance-hostagent.socket
 	# An upgrade restarts the agent under running workers; they do not notice.
 	systemctl restart quittance-hostagent.service
+elif [ ! -e /var/lib/quittance/ledger ]; then
+	# An image that is being built, or a machine without systemd: a key that is
+	# part of an image would be on every machine made from it.
+	echo "quittance-hostagent: run hostagent init once on the machine itself." >&2
 fi
