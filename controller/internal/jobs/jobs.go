@@ -204,6 +204,14 @@ func (s *Service) Close() error {
 	return s.db.Close()
 }
 
+// Failed is closed once the storage failed in a way after which nothing may be
+// acknowledged any more: the process should end, non-zero, so that a fresh one
+// reads what is there (I35).
+func (s *Service) Failed() <-chan struct{} { return s.db.Failed() }
+
+// Err is the failure that closed Failed, or nil.
+func (s *Service) Err() error { return s.db.Err() }
+
 // Interrupt ends long polls and event streams, so that an HTTP server can shut
 // down without waiting for them; everything else goes on until [Service.Close].
 func (s *Service) Interrupt() { s.cancel() }

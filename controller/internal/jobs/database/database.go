@@ -44,6 +44,7 @@ type DB struct {
 	// poison is the storage failure after which SQLite is not written any more,
 	// set once by whoever met it.
 	poison atomic.Pointer[error]
+	failed chan struct{} // closed with it
 }
 
 // ErrFull is wrapped by errors of a database whose disk is full; nothing of the
@@ -102,7 +103,7 @@ func openSQLite(path string) (*DB, error) {
 		return nil, errors.Join(fmt.Errorf("database: %w", err), write.Close())
 	}
 	read.SetMaxOpenConns(8)
-	return &DB{write: write, read: read}, nil
+	return &DB{write: write, read: read, failed: make(chan struct{})}, nil
 }
 
 func openPostgres(location string) (*DB, error) {
@@ -113,7 +114,7 @@ func openPostgres(location string) (*DB, error) {
 	}
 	pool.SetMaxOpenConns(16)
 	pool.SetConnMaxIdleTime(5 * time.Minute)
-	return &DB{postgres: true, write: pool, read: pool}, nil
+	return &DB{postgres: true, write: pool, read: pool, failed: make(chan struct{})}, nil
 }
 
 // Close closes all connections.
@@ -122,6 +123,17 @@ func (db *DB) Close() error {
 		return db.write.Close()
 	}
 	return errors.Join(db.read.Close(), db.write.Close())
+}
+
+// Failed is closed once a storage failure ended all writing; see [ErrPoisoned].
+func (db *DB) Failed() <-chan struct{} { return db.failed }
+
+// Err is the storage failure that closed Failed, or nil.
+func (db *DB) Err() error {
+	if cause := db.poison.Load(); cause != nil {
+		return *cause
+	}
+	return nil
 }
 
 // Postgres reports whether the database is a PostgreSQL server.
@@ -146,7 +158,9 @@ func (db *DB) Write(ctx context.Context, f func(*Tx) error) error {
 	case failureFull:
 		return fmt.Errorf("%w: %w", ErrFull, err)
 	case failureStorage:
-		db.poison.CompareAndSwap(nil, &err)
+		if db.poison.CompareAndSwap(nil, &err) {
+			close(db.failed)
+		}
 	}
 	return err
 }
@@ -170,7 +184,7 @@ func storageFailure(err error) failure {
 		switch file.Code() & 0xff {
 		case sqlite3.SQLITE_FULL:
 			return failureFull
-		case sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CANTOPEN:
+		case sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
 			return failureStorage
 		}
 	}

@@ -228,6 +228,14 @@ func TestStorageFailurePoisons(t *testing.T) {
 	if code := cause.Code() & 0xff; code != sqlite3.SQLITE_CORRUPT && code != sqlite3.SQLITE_NOTADB && code != sqlite3.SQLITE_IOERR {
 		t.Fatalf("code %d: %v", code, first)
 	}
+	select {
+	case <-db.Failed():
+	default:
+		t.Error("nobody is told")
+	}
+	if !errors.Is(db.Err(), cause) {
+		t.Errorf("reported as %v", db.Err())
+	}
 	second := db.Write(t.Context(), func(*Tx) error {
 		t.Error("a transaction began on failed storage")
 		return nil
