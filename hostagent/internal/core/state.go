@@ -251,6 +251,9 @@ func applyNumbered(s *State, e Entry, r protocol.Receipt, repeated bool) error {
 		}
 		a = &Allocation{Number: n, Accepted: b}
 		if b.Profile != nil {
+			if b.Nonce == nil || b.ProfileDigest == nil || b.ImageDigest == nil || b.Limits == nil {
+				return fmt.Errorf("receipt accepted: number %d names a profile and not all that belongs to it", n)
+			}
 			if s.pending == nil || s.pending.number != n || s.pending.profile.Digest() != *b.ProfileDigest {
 				return fmt.Errorf("receipt accepted: the profile of number %d is not in the ledger", n)
 			}
