@@ -10,6 +10,7 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
 
 	"github.com/quittance/quittance/hostagent/internal/cgroup"
 	"github.com/quittance/quittance/hostagent/internal/core"
@@ -31,11 +32,12 @@ type Options struct {
 	Logger  hclog.Logger
 }
 
-// Times that bound the agent's own end and its notices.
+// Bounds of the agent's own end and calls, and of what new work must leave free.
 const (
 	shutdownTime    = 2 * time.Second
 	listTimeout     = 30 * time.Second
-	spaceForNewWork = bytesPerAllocation
+	spaceForNewWork = bytesPerAllocation // of the ledger's prepared room
+	freeForNewWork  = 8 << 20            // of the state directory's file system
 )
 
 // agent is a running agent's parts, in the order in which they are made; they
@@ -130,10 +132,25 @@ func (a *agent) openServer(version string) error {
 	a.server = uds.NewServer(serve.New(serve.Config{
 		Core: a.core, Receipts: a.journal.Receipts(), Workers: a.workers, Generation: a.state.Generation, HostKey: hostKey,
 		Versions: versions(version), ControllerUIDs: controllers, OperatorUIDs: operators, Now: clock{}.Now,
-		NoSpace: func() bool { s := a.journal.Space(); return s.Full || s.Room < spaceForNewWork },
-		Logger:  a.log.Named("serve"),
+		NoSpace: a.noSpace, Logger: a.log.Named("serve"),
 	}), uds.Limits{ErrorLog: a.log.Named("http").StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug})})
 	return nil
+}
+
+// noSpace reports that new work would eat what the retirement of the existing
+// needs (I36): in the ledger's own reserve, or on the file system, which the
+// ledger looks at only now and then.
+func (a *agent) noSpace() bool {
+	space := a.journal.Space()
+	if space.Full || space.Room < spaceForNewWork {
+		return true
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(a.cfg.StateDir, &st); err != nil {
+		a.log.Error("statfs_failed", "error", err)
+		return true
+	}
+	return int64(st.Bavail)*st.Bsize < freeForNewWork
 }
 
 func openEngine(ctx context.Context, c Config, log hclog.Logger) (*engine.Engine, error) {

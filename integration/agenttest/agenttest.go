@@ -258,6 +258,14 @@ func (l *Lab) Launch(environment ...string) {
 // Exited is closed when the agent's process is gone.
 func (l *Lab) Exited() <-chan struct{} { return l.exited }
 
+// Reload tells the agent to read the profiles again, as systemd would.
+func (l *Lab) Reload() {
+	l.t.Helper()
+	if err := l.agent.Process.Signal(syscall.SIGHUP); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
 // AwaitExit waits for the agent to end by itself, for example at a failpoint.
 func (l *Lab) AwaitExit() {
 	l.t.Helper()
