@@ -251,6 +251,12 @@ func (l *life) noneLeft() {
 			l.t.Errorf("left behind: %s", leftover)
 		}
 	}
+	if _, err := os.Lstat(filepath.Join(runcRoot, Namespace, ContainerID(l.nonce))); !errors.Is(err, os.ErrNotExist) {
+		l.t.Errorf("left behind: the runtime's state: %v", err)
+	}
+	if _, err := os.Lstat(shared.engine.shimSocket(ContainerID(l.nonce))); !errors.Is(err, os.ErrNotExist) {
+		l.t.Errorf("left behind: the shim's socket: %v", err)
+	}
 }
 
 // cleanup brings a test that failed half-way back to nothing.

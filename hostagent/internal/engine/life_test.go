@@ -5,6 +5,7 @@ package engine
 import (
 	"errors"
 	"io"
+	"os"
 	"testing"
 	"time"
 
@@ -34,6 +35,9 @@ func TestWholeLife(t *testing.T) {
 		t.Errorf("list %+v does not hold the container with its spec digest", listed)
 	}
 
+	if _, err := os.Lstat(shared.engine.shimSocket(l.created.ID)); err != nil {
+		t.Errorf("the shim listens elsewhere: %v", err)
+	}
 	must(t, shared.engine.Start(t.Context(), l.created.Identity))
 	must(t, shared.engine.Start(t.Context(), l.created.Identity)) // I12: again changes nothing
 	c := l.dial("tcp", "127.0.0.1:8080")

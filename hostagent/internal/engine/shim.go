@@ -3,6 +3,8 @@ package engine
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -25,6 +27,8 @@ const (
 	shimInterval = 10 * time.Millisecond
 	// shimGrace is how long a forgotten shim may take to end by itself.
 	shimGrace = 2 * time.Second
+	// shimSockets is where shims listen, whatever the daemon's own directories.
+	shimSockets = "/run/containerd/s"
 	// runcRoot is where shims keep the runtime's state, one directory for each
 	// namespace.
 	runcRoot = "/run/containerd/runc"
@@ -38,12 +42,36 @@ const (
 // ended here, and what it leaves is removed by its exact name. A create that is
 // still under way fails by that, which is what its caller wants.
 func (e *Engine) endShim(ctx context.Context, id string) error {
-	patience, cancel := context.WithTimeout(ctx, shimPatience)
-	defer cancel()
-	err := e.awaitShimGone(patience, id)
-	if !errors.Is(err, ErrRunning) || ctx.Err() != nil {
+	gone := func(patience time.Duration) error {
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		return e.awaitShimGone(ctx, id)
+	}
+	late := gone(shimPatience)
+	if late != nil && (!errors.Is(late, ErrRunning) || ctx.Err() != nil) {
+		return late
+	}
+	if late != nil {
+		if err := e.endForgotten(ctx, id); err != nil {
+			return err
+		}
+	}
+	if err := e.forgetRuntimeState(ctx, id); err != nil {
 		return err
 	}
+	if late != nil {
+		if err := unmountRoot(e.o.Namespace, id); err != nil {
+			return err
+		}
+		if err := gone(shimGrace); err != nil {
+			return err
+		}
+	}
+	return e.removeShimSocket(id)
+}
+
+// endForgotten ends every shim of the container.
+func (e *Engine) endForgotten(ctx context.Context, id string) error {
 	shims, err := e.shims(id)
 	if err != nil {
 		return err
@@ -54,10 +82,12 @@ func (e *Engine) endShim(ctx context.Context, id string) error {
 			return fmt.Errorf("end it: %w", err)
 		}
 	}
-	if err := e.forgetRuntimeState(ctx, id); err != nil {
-		return err
-	}
-	mounts, err := rootMounts(e.o.Namespace, id)
+	return nil
+}
+
+// unmountRoot takes away the mounts that a shim left.
+func unmountRoot(namespace, id string) error {
+	mounts, err := rootMounts(namespace, id)
 	if err != nil {
 		return err
 	}
@@ -66,9 +96,29 @@ func (e *Engine) endShim(ctx context.Context, id string) error {
 			return fmt.Errorf("unmount %s: %w", mount, err)
 		}
 	}
-	patience, cancel = context.WithTimeout(ctx, shimGrace)
-	defer cancel()
-	return e.awaitShimGone(patience, id)
+	return nil
+}
+
+// shimSocket is where the container's shim listens: containerd derives the name
+// from its own address, the namespace and the identifier.
+func (e *Engine) shimSocket(id string) string {
+	name := sha256.Sum256([]byte(filepath.Join(e.o.Address, e.o.Namespace, id)))
+	return filepath.Join(shimSockets, hex.EncodeToString(name[:]))
+}
+
+// removeShimSocket takes away the socket that a killed shim leaves.
+func (e *Engine) removeShimSocket(id string) error {
+	info, err := os.Lstat(e.shimSocket(id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && info.Mode().Type() == fs.ModeSocket {
+		err = os.Remove(e.shimSocket(id))
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("shim socket: %w", err)
+	}
+	return nil
 }
 
 // awaitShimGone polls until neither shim nor mount of the container is there;
