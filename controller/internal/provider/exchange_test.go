@@ -84,7 +84,13 @@ func table() map[string]row {
 	bare := func(status, body string) string {
 		return "HTTP/1.1 " + status + "\r\nContent-Type: text/html\r\nContent-Length: " + itoa(len(body)) + "\r\n\r\n" + body
 	}
+	unsure := api.NewProblem(api.CodeJobBusy, "d", "n")
+	unsure.Effect = api.EffectUnknown
+	misplaced := api.NewProblem(api.CodeJobBusy, "d", "n")
+	misplaced.Status = 404
 	return map[string]row{
+		"409 that may have had an effect": {says(jsonAnswer("409 X", api.ContentProblem, string(api.Encode(unsure)))), ClassServer, protocol.Unknown, false, false, api.CodeJobBusy},
+		"code under another status":       malformed(jsonAnswer("404 X", api.ContentProblem, string(api.Encode(misplaced)))),
 		// 502, 503 and 504, whatever the body.
 		"502 of a proxy":          unavailable(bare("502 Bad Gateway", html)),
 		"503 of the service":      unavailable(problem(api.CodeUnavailable)),

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/quittance/quittance/controller/internal/attempt"
 	"github.com/quittance/quittance/protocol"
 )
 
@@ -193,6 +194,31 @@ func TestFoundInBothPlaces(t *testing.T) {
 	}
 	if d := damaged(t, cfg2); d.File != "history/"+historyName(HistoryEntry{2, "old2"}) || !strings.Contains(d.Reason, "differs") {
 		t.Error(d)
+	}
+}
+
+// A whole file whose record has another key or scope than its place.
+func TestRecordOfAnotherKeyOrScope(t *testing.T) {
+	for name, change := range map[string]func(*attempt.Origin){
+		"key":   func(o *attempt.Origin) { o.Key = "other" },
+		"scope": func(o *attempt.Origin) { o.Scope.Generation = "2" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, cfg := stocked(t)
+			c, err := (&loader{fs: m, dir: cfg.Dir}).scope()
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := start(t, "b")
+			change(&r.Origin)
+			w := &Store{cfg: cfg, fs: m, id: c.id, failed: make(chan struct{})}
+			if err := w.writeRecord("/store/active/b.attempt", Entry{"b", 1, r}); err != nil {
+				t.Fatal(err)
+			}
+			if d := damaged(t, cfg); d.File != "active/b.attempt" || !strings.Contains(d.Reason, "another key or scope") {
+				t.Error(d)
+			}
+		})
 	}
 }
 

@@ -228,6 +228,39 @@ func TestDiskFull(t *testing.T) {
 	mustClose(t, s)
 }
 
+// I36: a store with an attempt under way closes and opens on a full disk, after
+// a clean end and after a crash, and the attempt gets to its end.
+func TestOpensOnAFullDisk(t *testing.T) {
+	for _, clean := range []bool{true, false} {
+		m := newMemFS()
+		cfg := config(m)
+		s := created(t, cfg)
+		finish(t, s, "old", 1)
+		e := mustApply(t, s, mustCreate(t, s, "a"), life("a", 2)[:4]...)
+		m.mu.Lock()
+		m.capacity = m.used()
+		m.mu.Unlock()
+		if clean {
+			mustClose(t, s)
+		} else {
+			m.kill()
+		}
+		s = opened(t, cfg)
+		sameEntries(t, s.Active(), []Entry{e})
+		if err := s.SetWitness(t.Context(), testGeneration, Witness{Highest: &protocol.Seen{Index: 9, LeafHash: testDigest}}); err != nil {
+			t.Error(err)
+		}
+		mustApply(t, s, e, life("a", 2)[4:]...)
+		if _, err := s.Archive(t.Context(), "a"); err != nil {
+			t.Error(err)
+		}
+		if len(s.History()) != 2 {
+			t.Errorf("history is %v", s.History())
+		}
+		mustClose(t, s)
+	}
+}
+
 // Without even its reserve a write is refused, nothing is poisoned, and it
 // works as soon as there is space.
 func TestDiskFullWithoutReserve(t *testing.T) {
@@ -252,6 +285,9 @@ func TestDiskFullWithoutReserve(t *testing.T) {
 	m.capacity = 0
 	m.mu.Unlock()
 	mustApply(t, s, e, life("a", 1)[0])
+	if i, ok := m.dirs["/store/reserve"].now["a"+reserveSuffix]; !ok || i.allocated != reserveBytes {
+		t.Error("the reserve did not come back with the space")
+	}
 	mustClose(t, s)
 }
 

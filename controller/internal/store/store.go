@@ -138,6 +138,9 @@ func newStore(cfg Config, c *contents, lock io.Closer) *Store {
 	for key := range c.active {
 		s.keys[key] = true
 	}
+	for _, name := range c.reserves {
+		s.reserved[strings.TrimSuffix(name, reserveSuffix)] = true
+	}
 	for _, e := range c.history {
 		s.keys[e.Key] = true
 	}
@@ -153,7 +156,7 @@ func (s *Store) recover(c *contents) error {
 			return err
 		}
 	}
-	if err := s.writeScope(scopeContent{s.cfg.Scope, s.opens, false}); err != nil {
+	if err := s.recoverWrite("", func() error { return s.writeScope(scopeContent{s.cfg.Scope, s.opens, false}) }); err != nil {
 		return err
 	}
 	for _, name := range c.leftovers {
@@ -179,25 +182,32 @@ func (s *Store) recover(c *contents) error {
 			return err
 		}
 	}
-	return s.recoverReserves(c.reserves)
+	return s.recoverReserves()
+}
+
+// recoverWrite is a write that on a full disk takes its space from the
+// reserves: a store with active records opens on a full disk (I36).
+func (s *Store) recoverWrite(key string, write func() error) error {
+	return s.fromReserve(key, write(), write)
 }
 
 // rewrite writes every file again: a failed sync of an earlier process may
 // have left pages that look clean and are not on disk.
 func (s *Store) rewrite(c *contents) error {
 	for _, key := range slices.Sorted(maps.Keys(c.active)) {
-		e := c.active[key]
-		if err := s.writeRecord(s.path(activeDir, key+recordSuffix), e); err != nil {
+		file, e := s.path(activeDir, key+recordSuffix), c.active[key]
+		if err := s.recoverWrite(key, func() error { return s.writeRecord(file, e) }); err != nil {
 			return err
 		}
 	}
 	for _, h := range c.history {
-		if err := s.writeRecord(s.path(historyDir, historyName(h)), c.records[h.Key]); err != nil {
+		file, e := s.path(historyDir, historyName(h)), c.records[h.Key]
+		if err := s.recoverWrite("", func() error { return s.writeRecord(file, e) }); err != nil {
 			return err
 		}
 	}
 	for _, g := range slices.Sorted(maps.Keys(c.witnesses)) {
-		if err := s.writeWitness(g, c.witnesses[g]); err != nil {
+		if err := s.recoverWrite("", func() error { return s.writeWitness(g, c.witnesses[g]) }); err != nil {
 			return err
 		}
 	}
@@ -206,14 +216,12 @@ func (s *Store) rewrite(c *contents) error {
 
 // recoverReserves reserves for every active record as far as there is space,
 // and frees the reserves of records that are gone.
-func (s *Store) recoverReserves(names []string) error {
-	for _, name := range names {
-		key := strings.TrimSuffix(name, reserveSuffix)
+func (s *Store) recoverReserves() error {
+	for _, key := range slices.Sorted(maps.Keys(s.reserved)) {
 		if _, ok := s.active[key]; ok {
-			s.reserved[key] = true
 			continue
 		}
-		if err := s.fs.Remove(s.path(reserveDir, name)); err != nil {
+		if err := s.unreserve(key); err != nil {
 			return err
 		}
 	}
@@ -338,6 +346,9 @@ func (s *Store) Close() error {
 	err := s.Err()
 	if err == nil {
 		err = s.writeScope(scopeContent{s.cfg.Scope, s.opens, true})
+	}
+	if errors.Is(err, ErrNoSpace) {
+		err = nil // the next open writes everything again, as after a crash
 	}
 	return errors.Join(err, s.lock.Close())
 }

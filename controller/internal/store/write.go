@@ -143,12 +143,10 @@ func (s *Store) step(current Entry, event attempt.Event) (Entry, error) {
 // commit makes e the durable active record. It runs in the owner goroutine.
 func (s *Store) commit(e Entry) (Entry, error) {
 	file := s.path(activeDir, e.Key+recordSuffix)
-	err := s.writeRecord(file, e)
-	for errors.Is(err, ErrNoSpace) && e.Revision > 1 && len(s.reserved) > 0 {
-		if err := s.giveUpReserve(e.Key); err != nil {
-			return Entry{}, err
-		}
-		err = s.writeRecord(file, e)
+	write := func() error { return s.writeRecord(file, e) }
+	err := write()
+	if e.Revision > 1 {
+		err = s.fromReserve(e.Key, err, write)
 	}
 	if err != nil {
 		return Entry{}, err
@@ -267,7 +265,8 @@ func (s *Store) SetWitness(ctx context.Context, generation protocol.ID, w Witnes
 			return Entry{}, ErrWitness
 		}
 		next := witnessEntry{w, old.revision + 1}
-		if err := s.writeWitness(generation, next); err != nil {
+		write := func() error { return s.writeWitness(generation, next) }
+		if err := s.fromReserve("", write(), write); err != nil {
 			return Entry{}, err
 		}
 		s.mu.Lock()
@@ -375,6 +374,18 @@ func (s *Store) reserve(key string) error {
 		return ErrNoSpace
 	}
 	return s.poison(err)
+}
+
+// fromReserve repeats a write that failed with err for want of space as long as
+// there are reserves to give up for it.
+func (s *Store) fromReserve(key string, err error, write func() error) error {
+	for errors.Is(err, ErrNoSpace) && len(s.reserved) > 0 {
+		if err := s.giveUpReserve(key); err != nil {
+			return err
+		}
+		err = write()
+	}
+	return err
 }
 
 // giveUpReserve frees the reserve of the key, or where it has none left, any
