@@ -98,10 +98,7 @@ func TestExitWhileDaemonDown(t *testing.T) {
 	// Of another process than the first: catatonit forwards it.
 	must(t, l.proc.Signal(unix.SIGTERM))
 	must(t, l.proc.Wait(bounded(t, 10*time.Second)))
-	again, err := privateengine.Start(t.Context(), privateengine.Config{Dir: shared.private.Dir()})
-	must(t, err)
-	shared.private = again
-	awaitHealth(t, true)
+	restartDaemon(t)
 	exit, err := shared.engine.Wait(bounded(t, 20*time.Second), l.created.Identity)
 	if errors.Is(err, ErrNoTask) {
 		l.finish()
@@ -120,6 +117,39 @@ func TestExitWhileDaemonDown(t *testing.T) {
 		t.Errorf("log sink %s, want it to have lived on", status)
 	}
 	l.retire()
+}
+
+// restartDaemon starts the daemon anew on what the killed one left.
+func restartDaemon(t *testing.T) {
+	t.Helper()
+	again, err := privateengine.Start(t.Context(), privateengine.Config{Dir: shared.private.Dir()})
+	must(t, err)
+	shared.private = again
+	awaitHealth(t, true)
+}
+
+// I16, I23: daemon and shim are both killed under a running worker. The worker
+// is an orphan that no engine knows; our own cgroup still reaches it, no exit
+// code is invented, and nothing of it is left.
+func TestDaemonAndShimKilled(t *testing.T) {
+	l := start(t, profileOf("sleep"))
+	l.awaitLog("sleeping")
+	shim := l.shim()
+	must(t, shared.private.Kill())
+	awaitHealth(t, false)
+	must(t, shim.Signal(unix.SIGKILL))
+	must(t, shim.Wait(bounded(t, 10*time.Second)))
+	if exited, err := l.proc.Exited(); err != nil || exited {
+		t.Fatalf("exited %v, %v; nothing has touched the worker yet", exited, err)
+	}
+	if populated, err := l.group.Populated(); err != nil || !populated {
+		t.Errorf("populated %v, %v; the orphan is inside", populated, err)
+	}
+	restartDaemon(t)
+	l.awaitNoTask()
+	must(t, l.group.Kill())
+	must(t, l.proc.Wait(bounded(t, 10*time.Second)))
+	l.finish()
 }
 
 // FR-14, FR-15, I11: the caller of a create gives up at some moment of it. The
