@@ -11,7 +11,7 @@ const (
 	MaxStartBytes      = 4 << 10   // START body
 	MaxReplyBytes      = 64 << 10  // kept answer of the service
 	MaxCompleteBytes   = 1_114_112 // COMPLETE body: 786,432 result bytes in base64 and what is around them
-	MaxFailBytes       = 64 << 10  // FAIL body
+	MaxFailBytes       = 96 << 10  // FAIL body
 	MaxEvidenceBytes   = 262_144   // protected evidence
 	MaxExecutions      = 2         // executions of one attempt (I27)
 	MaxSavedReceipts   = 32        // receipts kept per execution
