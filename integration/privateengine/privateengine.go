@@ -10,6 +10,8 @@ package privateengine
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -173,7 +175,7 @@ func (e *Engine) Destroy() error {
 	shims, err := e.Shims()
 	failed = append(failed, err)
 	for _, shim := range shims {
-		failed = append(failed, killTree(shim.PID))
+		failed = append(failed, killTree(shim.PID), e.forget(shim))
 	}
 	mounts, err := e.Mounts()
 	failed = append(failed, err)
@@ -230,6 +232,7 @@ func (e *Engine) Mounts() ([]string, error) {
 // Shim is the process between the daemon and one container.
 type Shim struct {
 	PID         int
+	Namespace   string
 	ContainerID string
 }
 
@@ -256,7 +259,7 @@ func (e *Engine) Shims() ([]Shim, error) {
 		if !strings.Contains(filepath.Base(args[0]), "containerd-shim") || argument(args, "-address") != e.Address() {
 			continue
 		}
-		shims = append(shims, Shim{PID: pid, ContainerID: argument(args, "-id")})
+		shims = append(shims, Shim{PID: pid, Namespace: argument(args, "-namespace"), ContainerID: argument(args, "-id")})
 	}
 	return shims, nil
 }
@@ -319,6 +322,35 @@ func killTree(pid int) error {
 		failed = append(failed, fmt.Errorf("private engine: process %d does not end", pid))
 	}
 	return errors.Join(append(failed, unix.Close(fd))...)
+}
+
+// Where shims and the runtime keep things outside of the daemon's directories.
+const (
+	shimSockets = "/run/containerd/s"
+	runtimeRoot = "/run/containerd/runc"
+)
+
+// forget removes what a killed shim leaves outside of the directory: the
+// runtime's state of its container and its socket.
+func (e *Engine) forget(s Shim) error {
+	root := filepath.Join(runtimeRoot, s.Namespace)
+	if _, err := os.Lstat(filepath.Join(root, s.ContainerID)); err == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+		defer cancel()
+		if out, err := exec.CommandContext(ctx, "runc", "--root", root, "delete", "--force", s.ContainerID).CombinedOutput(); err != nil {
+			return fmt.Errorf("private engine: runc delete: %w: %s", err, out)
+		}
+	}
+	if err := os.Remove(e.socketOf(s)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("private engine: %w", err)
+	}
+	return nil
+}
+
+// socketOf is where the shim listens, by containerd's own rule.
+func (e *Engine) socketOf(s Shim) string {
+	name := sha256.Sum256([]byte(filepath.Join(e.Address(), s.Namespace, s.ContainerID)))
+	return filepath.Join(shimSockets, hex.EncodeToString(name[:]))
 }
 
 func majorVersion(ctx context.Context, binary string) (int, error) {

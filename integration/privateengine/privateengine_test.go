@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -90,6 +91,81 @@ func TestLifeOfADaemon(t *testing.T) {
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the directory is still there: %v", err)
 	}
+}
+
+// A container that still runs at the end is ended with everything that its shim
+// keeps elsewhere on the machine.
+func TestDestroyWithARunningContainer(t *testing.T) {
+	dir := shortDir(t)
+	e := start(t, dir)
+	rootfs := filepath.Join(filepath.Dir(dir), "rootfs")
+	if err := os.MkdirAll(rootfs, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.ReadFile("/usr/bin/catatonit") // static, and able to wait for ever
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(rootfs, "wait"), program, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // the directories that the namespace got, empty by now
+		dirs, err := filepath.Glob("/sys/fs/cgroup/*/privateengine-test")
+		if err != nil {
+			t.Error(err)
+		}
+		for _, dir := range append(dirs, filepath.Join(runtimeRoot, "privateengine-test")) {
+			if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
+				t.Errorf("remove %s: %v", dir, err)
+			}
+		}
+	})
+	id := "privateengine-test-" + filepath.Base(filepath.Dir(dir))
+	run := exec.CommandContext(t.Context(), "ctr", "--address", e.Address(), "--namespace", "privateengine-test",
+		"run", "--detach", "--null-io", "--rootfs", rootfs, id, "/wait", "-P")
+	if out, err := run.CombinedOutput(); err != nil {
+		t.Fatalf("ctr: %v: %s", err, out)
+	}
+	shims, err := e.Shims()
+	if err != nil || len(shims) != 1 || shims[0].ContainerID != id || shims[0].Namespace != "privateengine-test" {
+		t.Fatalf("shims %+v, %v", shims, err)
+	}
+	state := filepath.Join(runtimeRoot, "privateengine-test", id)
+	if _, err := os.Lstat(state); err != nil {
+		t.Errorf("the runtime keeps its state elsewhere: %v", err)
+	}
+	if left, err := e.Leftovers(); err != nil || len(left) == 0 || left[0] != "shim "+id {
+		t.Errorf("left %v, %v, want the shim first", left, err)
+	}
+	if !listen(t)[e.socketOf(shims[0])] {
+		t.Error("the shim listens elsewhere")
+	}
+	if err := e.Destroy(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(state); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("runtime state: %v", err)
+	}
+	if listen(t)[e.socketOf(shims[0])] {
+		t.Error("the shim's socket is left")
+	}
+	if left, err := e.Leftovers(); err != nil || len(left) != 0 {
+		t.Errorf("left %v, %v", left, err)
+	}
+}
+
+// listen is the names of all shims' sockets.
+func listen(t *testing.T) map[string]bool {
+	t.Helper()
+	entries, err := os.ReadDir(shimSockets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, entry := range entries {
+		names[filepath.Join(shimSockets, entry.Name())] = true
+	}
+	return names
 }
 
 func TestRefusals(t *testing.T) {
