@@ -222,6 +222,27 @@ func TestRecordOfAnotherKeyOrScope(t *testing.T) {
 	}
 }
 
+// Files of a newer program stop the start with the remedy to run that one.
+func TestNewerFiles(t *testing.T) {
+	newer := []byte(`{"format":"quittance-store","v":2,"compressed":true}` + "\n\x00\n")
+	for _, file := range []string{"scope", "active/a.attempt", "hosts/" + string(testGeneration) + witnessSuffix} {
+		m, cfg := stocked(t)
+		m.put("/store/"+file, string(newer))
+		if d := damaged(t, cfg); d.File != file || d.Remedy != remedyNewer || !strings.Contains(d.Reason, "version 2") {
+			t.Errorf("%s: %v", file, d)
+		}
+	}
+	m, cfg := stocked(t)
+	c, err := (&loader{fs: m, dir: cfg.Dir}).scope()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.put("/store/active/a.attempt", string(seal(c.id, kindAttempt, "a", 1, []byte(`{"v":2,"state":"dreaming","record":{}}`))))
+	if d := damaged(t, cfg); d.Remedy != remedyNewer {
+		t.Error(d)
+	}
+}
+
 // A temporary file that was never renamed is reported and removed.
 func TestLeftoversAreReportedAndRemoved(t *testing.T) {
 	m, cfg := stocked(t)

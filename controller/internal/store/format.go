@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/go-json-experiment/json"
+
 	"github.com/quittance/quittance/controller/internal/attempt"
 	"github.com/quittance/quittance/protocol"
 )
@@ -80,15 +82,20 @@ func unseal(file []byte) (header, []byte, error) {
 	if !found {
 		return header{}, nil, errors.New("is cut short or not a file of an attempt store")
 	}
+	// A newer format may have other members: its name and version come first.
+	var first struct {
+		Format string `json:"format"`
+		V      int    `json:"v"`
+	}
+	if err := json.Unmarshal(line, &first); err == nil && first.Format == formatName && first.V > formatVersion {
+		return header{}, nil, &newerError{first.V}
+	}
 	var h header
 	if err := protocol.DecodeStrict(line, maxHeaderBytes, &h); err != nil {
 		return header{}, nil, fmt.Errorf("has a malformed first line: %w", err)
 	}
-	if h.Format != formatName {
+	if h.Format != formatName || h.V != formatVersion {
 		return header{}, nil, errors.New("is not a file of an attempt store")
-	}
-	if h.V != formatVersion {
-		return header{}, nil, fmt.Errorf("has format version %d and this program reads version %d", h.V, formatVersion)
 	}
 	if int64(len(rest)) != h.Length+1 || rest[len(rest)-1] != '\n' {
 		return header{}, nil, errors.New("is cut short or has bytes after its end")
@@ -101,6 +108,31 @@ func unseal(file []byte) (header, []byte, error) {
 		return header{}, nil, errors.New("has a store id or revision out of form")
 	}
 	return h, content, nil
+}
+
+// newerError is a file of a later format than this program reads.
+type newerError struct{ version int }
+
+func (e *newerError) Error() string {
+	return fmt.Sprintf("has format version %d and this program reads version %d", e.version, formatVersion)
+}
+
+// isNewer reports whether a file was written by a newer program.
+func isNewer(err error) bool {
+	if _, ok := errors.AsType[*newerError](err); ok {
+		return true
+	}
+	version, ok := errors.AsType[*attempt.VersionError](err)
+	return ok && version.Version > attempt.Version
+}
+
+// remedyOf is what to do about a file that cannot be read for err, usually
+// remedy.
+func remedyOf(err error, remedy string) string {
+	if isNewer(err) {
+		return remedyNewer
+	}
+	return remedy
 }
 
 // scopeContent is the content of the scope file.

@@ -79,7 +79,7 @@ func (l *loader) scope() (*contents, error) {
 		err = errors.New("has contents out of form")
 	}
 	if err != nil {
-		return nil, &DamageError{scopeFile, err.Error(), "restore it from a backup: it holds the store's id and how often it was opened"}
+		return nil, &DamageError{scopeFile, err.Error(), remedyOf(err, "restore it from a backup: it holds the store's id and how often it was opened")}
 	}
 	c.id, c.revision = h.Store, h.Revision
 	return c, nil
@@ -219,15 +219,12 @@ func (l *loader) record(c *contents, file, key string) (Entry, []byte, error) {
 	if err != nil && !errors.Is(err, errTooLong) {
 		return Entry{}, nil, fmt.Errorf("read attempt store %s: %w", file, err)
 	}
-	entry, remedy := Entry{}, remedyBackup
+	entry := Entry{}
 	if err == nil {
 		entry, err = decodeRecord(raw, c.id, c.scope.Scope, key)
 	}
 	if err != nil {
-		if _, ok := errors.AsType[*attempt.VersionError](err); ok {
-			remedy = remedyNewer
-		}
-		return Entry{}, nil, l.bad(file, err.Error(), remedy)
+		return Entry{}, nil, l.bad(file, err.Error(), remedyOf(err, remedyBackup))
 	}
 	return entry, raw, nil
 }
@@ -276,7 +273,7 @@ func (l *loader) hosts(c *contents) error {
 		}
 		w, err := decodeWitness(raw, err, c.id, generation)
 		if err != nil {
-			if err := l.bad(file, err.Error(), "restore it from a backup: without it a rolled-back host goes unnoticed"); err != nil {
+			if err := l.bad(file, err.Error(), remedyOf(err, "restore it from a backup: without it a rolled-back host goes unnoticed")); err != nil {
 				return err
 			}
 			continue
