@@ -26,6 +26,7 @@ type Engine struct {
 	client *containerd.Client
 	log    hclog.Logger
 
+	ended  context.Context // ends with Close
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
@@ -51,7 +52,7 @@ func Open(ctx context.Context, o Options) (*Engine, error) {
 		return nil, fmt.Errorf("engine: %w", err)
 	}
 	own, cancel := context.WithCancel(context.Background())
-	e := &Engine{o: o, client: client, log: o.Logger, cancel: cancel, changed: make(chan struct{})}
+	e := &Engine{o: o, client: client, log: o.Logger, ended: own, cancel: cancel, changed: make(chan struct{})}
 	e.Check(ctx)
 	e.wg.Go(func() { e.watchHealth(own) })
 	return e, nil

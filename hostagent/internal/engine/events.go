@@ -24,6 +24,9 @@ func (e *Engine) Events(ctx context.Context) <-chan Hint {
 	out := make(chan Hint, hintBuffer)
 	e.wg.Go(func() {
 		defer close(out)
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(e.ended, cancel)()
 		s := &subscription{e: e, out: out}
 		for ctx.Err() == nil {
 			if !s.follow(ctx) {

@@ -380,8 +380,11 @@ func TestOpenWithoutDaemon(t *testing.T) {
 	cancel()
 	for range hints { // closed once its context has ended
 	}
+	hints = e.Events(t.Context())
 	if err := e.Close(); err != nil {
 		t.Error(err)
+	}
+	for range hints { // closed with the engine, whatever its context
 	}
 	for _, change := range []func(*Options){
 		func(o *Options) { o.Address = "relative" }, func(o *Options) { o.InitPath = "" },
