@@ -41,6 +41,7 @@ type Options struct {
 	Lossy bool // put a Proxy between lanes and job service; use StartAPI and StartWork
 	Lanes int  // default 1
 	Flags []string
+	Agent []string // environment of the agent, for example a failpoint
 }
 
 // profileText is the test worker's profile. The gate is the one writable mount.
@@ -167,7 +168,7 @@ func (k *Kit) NewSite(t testing.TB, o Options) *Site {
 		"--lanes-poll", "50ms", "--lanes-heartbeat", "250ms", "--lanes-disk-reserve", "1MiB", "--retry-backoff-min", "50ms", "--retry-backoff-max", "1s",
 		"--lanes-stop-timeout", "20s", "--log-level", "debug",
 	}, o.Flags...)
-	lab.Start()
+	lab.Start(o.Agent...)
 	return s
 }
 

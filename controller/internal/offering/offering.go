@@ -372,8 +372,9 @@ func (s *Schema) Bytes() []byte { return bytes.Clone(s.source) }
 // Digest is the SHA-256 of [Schema.Bytes].
 func (s *Schema) Digest() protocol.Digest { return protocol.DigestOf(s.source) }
 
-// Check validates a JSON document. The error names the place inside the
-// document and the rule, never a value (I37).
+// Check validates a JSON document. The error names the rule by its place in the
+// schema, which is the operator's own text; nothing of the document is in it,
+// not even a member's name (I4, I37).
 func (s *Schema) Check(document []byte) error {
 	v, err := jsonschema.UnmarshalJSON(bytes.NewReader(document))
 	if err != nil {
@@ -388,7 +389,8 @@ func (s *Schema) Check(document []byte) error {
 		for len(leaf.Causes) > 0 {
 			leaf = leaf.Causes[0]
 		}
-		return fmt.Errorf("/%s: breaks the schema's rule %q", strings.Join(leaf.InstanceLocation, "/"), strings.Join(leaf.ErrorKind.KeywordPath(), "/"))
+		_, place, _ := strings.Cut(leaf.SchemaURL, "#")
+		return fmt.Errorf("breaks the schema's rule %s/%s", place, strings.Join(leaf.ErrorKind.KeywordPath(), "/"))
 	}
 	return errors.New("does not match the schema")
 }

@@ -100,9 +100,9 @@ func TestLoadDir(t *testing.T) {
 	}
 }
 
-const schema = `{"type":"object","required":["language"],"properties":{"language":{"type":"string"}}}`
+const schema = `{"type":"object","required":["language"],"additionalProperties":false,"properties":{"language":{"type":"string"}}}`
 
-// I37: the message names place and rule, never the value.
+// I37: the message names the rule, and nothing of the document.
 func TestSchemaCheck(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "s.json", schema)
@@ -115,10 +115,11 @@ func TestSchemaCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	for in, want := range map[string]string{
-		`{"language":7531}`:  `/language: breaks the schema's rule "type"`,
-		`{}`:                 `/: breaks the schema's rule "required"`,
-		`{"language":"x"} y`: "is not one JSON value",
-		``:                   "is not one JSON value",
+		`{"language":7531}`:           `breaks the schema's rule /properties/language/type`,
+		`{}`:                          `breaks the schema's rule /required`,
+		`{"language":"a","secret":1}`: `breaks the schema's rule /additionalProperties`,
+		`{"language":"x"} y`:          "is not one JSON value",
+		``:                            "is not one JSON value",
 	} {
 		err := s.Check([]byte(in))
 		if err == nil || err.Error() != want {

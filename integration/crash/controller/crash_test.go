@@ -82,6 +82,35 @@ func TestKillAtEveryPoint(t *testing.T) {
 	}
 }
 
+// agentPoints are the host agent's failpoints under a running controller. At
+// those before the start is durable the agent retires what it finds and the job
+// is tried again; at the others the first attempt answers.
+var agentPoints = []struct {
+	name string
+	end  end
+}{
+	{"accepted", again}, {"before-create", again}, {"after-create", again}, {"between-create-run", again}, {"after-run", once},
+	{"started", once}, {"retire-intended", once}, {"before-exited", once}, {"exited", once}, {"task-removed", once},
+	{"container-removed", once}, {"removed", once}, {"retired", once}, {"consumed", once},
+	{"release-base-synced", once}, {"release-removed-one", once}, {"released", once},
+}
+
+// FR-12, FR-15, FR-27: the agent is killed at each of its points while a
+// controller runs a job; the controller notices nothing but a pause.
+func TestAgentKilledUnderController(t *testing.T) {
+	for _, point := range agentPoints {
+		t.Run(point.name, func(t *testing.T) {
+			s := kit.NewSite(t, controllertest.Options{Agent: []string{"QUITTANCE_FAILPOINT=" + point.name + ":kill"}})
+			controller := s.Serve()
+			id := s.Submit("one job")
+			s.Lab.AwaitExit()
+			s.Lab.Start()
+			audit(t, s, id, point.end)
+			controller.Stop()
+		})
+	}
+}
+
 // I27: killed between the first execution, which failed and was consumed, and
 // its replacement: nothing runs again.
 func TestKillBeforeReplacement(t *testing.T) {
