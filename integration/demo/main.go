@@ -45,7 +45,7 @@ func main() {
 // run is the whole demonstration. Whatever happens, what was started is ended
 // and what was made is removed; a failure there never hides the first one.
 func run(ctx context.Context, cache string, keep bool) (err error) {
-	s := newShow(os.Stdout, 9)
+	s := newShow(os.Stdout, 10)
 	n := &node{show: s, cache: cache}
 	lookedAround := false // the interrupt that ended it is no failure
 	defer func() {
@@ -72,6 +72,7 @@ func run(ctx context.Context, cache string, keep bool) (err error) {
 		{"A small model: in which language is this text?", n.identifyLanguage},
 		{"A larger one: reading a page with 384 MiB of memory", n.readPage},
 		{"A very large page with 64 MiB: the kernel kills, and it is proved", n.killPage},
+		{"The same page with 384 MiB, and the host agent killed while it is read", n.crashAgent},
 		{"Receipts, their verification, and the release of history", n.showReceipts},
 	} {
 		s.step(step.title)

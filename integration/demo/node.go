@@ -33,6 +33,7 @@ type node struct {
 	follower   *process // agentctl receipts --follow --raw
 	api        string   // the job service's URL
 	killed     string   // the job that the kernel ended
+	poster     string   // file of the very large page
 }
 
 func (n *node) path(parts ...string) string {
@@ -49,32 +50,37 @@ func (n *node) cgroupRoot() string { return "/" + filepath.Base(n.dir) }
 type process struct {
 	name   string
 	cmd    *exec.Cmd
-	log    string
+	out    string        // file of its standard output
+	log    string        // file of its standard error
 	exited chan struct{} // closed once it was reaped
 	err    error         // how it ended; read after exited
 	told   bool          // its early end was reported already
 }
 
-// start starts a program with its output in a log file of its name.
+// start starts a program with its output in two files of its name.
 func (n *node) start(name string, credential *syscall.Credential, args ...string) (*process, error) {
 	return n.startAs(name, name, credential, nil, args...)
 }
 
 // startAs is start with a name of its own and more environment.
 func (n *node) startAs(name, program string, credential *syscall.Credential, env []string, args ...string) (*process, error) {
-	p := &process{name: name, log: n.path(name + ".log"), exited: make(chan struct{})}
-	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
+	p := &process{name: name, out: n.path(name + ".out"), log: n.path(name + ".log"), exited: make(chan struct{})}
+	out, err := os.OpenFile(p.out, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, err
+	}
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, errors.Join(err, out.Close())
 	}
 	p.cmd = exec.Command(n.program(program), args...)
 	p.cmd.Dir = "/"
 	p.cmd.Env = append([]string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, env...)
-	p.cmd.Stdout, p.cmd.Stderr = log, log
+	p.cmd.Stdout, p.cmd.Stderr = out, log
 	// Its own process group: an interrupt at the terminal is for the
 	// demonstration, which then stops the others in order.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential, Setpgid: true}
-	if err := errors.Join(p.cmd.Start(), log.Close()); err != nil {
+	if err := errors.Join(p.cmd.Start(), out.Close(), log.Close()); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	go func() {
@@ -111,6 +117,16 @@ func (p *process) stop(patience time.Duration) error {
 	}
 	<-p.exited
 	return err
+}
+
+// kill ends a program without warning, as a crash does, and waits until it is
+// gone.
+func (p *process) kill() error {
+	if err := p.cmd.Process.Kill(); err != nil {
+		return fmt.Errorf("kill %s: %w", p.name, err)
+	}
+	<-p.exited
+	return nil
 }
 
 // await polls until ready says so, the program ends, or time is up.

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -23,6 +24,7 @@ type recordedAgent struct {
 	log   *sample.Log
 	first int // receipts below it are pruned
 	list  []protocol.Allocation
+	asked atomic.Int64 // long polls at the end of the history
 }
 
 // newAgent serves a history pruned below first on a socket of its own and
@@ -239,9 +241,14 @@ func (a *recordedAgent) receipts(w http.ResponseWriter, r *http.Request) {
 		panic(err)
 	}
 	if next == len(a.log.Leaves) && r.URL.Query().Has("wait") {
-		// A recorded history gets no new receipts: the agent stops instead, which
-		// ends whoever follows.
-		uds.WriteProblem(w, protocol.NewProblem(protocol.CodeUnavailable, "the agent is stopping", "ask again"))
+		// A recorded history gets no new receipts. First the agent does not know,
+		// as while it stops; then its generation is another one, which ends
+		// whoever follows.
+		code, detail := protocol.CodeUnavailable, "the agent is stopping"
+		if a.asked.Add(1) > 1 {
+			code, detail = protocol.CodeOtherGeneration, "the ledger was abandoned"
+		}
+		uds.WriteProblem(w, protocol.NewProblem(code, detail, "ask again"))
 		return
 	}
 	w.Header().Set("Content-Type", protocol.ContentReceipts)

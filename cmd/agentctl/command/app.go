@@ -202,6 +202,36 @@ func (a *app) watch(ctx context.Context, again bool, show func(context.Context) 
 	}
 }
 
+// patience is how long following bears somebody who does not answer, and pause
+// how long it waits before it asks again.
+const (
+	patience = 2 * time.Minute
+	pause    = time.Second
+)
+
+// patiently reads again while the other side does not answer: it may be
+// starting anew, and what is followed goes on meanwhile. It returns when ctx
+// ends, with the last error.
+func patiently[T any](ctx context.Context, a *app, who string, read func() (T, error)) (T, error) {
+	began := time.Now()
+	for silent := false; ; silent = true {
+		answer, err := read()
+		if exit.Of(exit.Reading(err)) != exit.Unavailable || time.Since(began) > patience || ctx.Err() != nil {
+			return answer, err
+		}
+		if !silent {
+			if _, err := fmt.Fprintf(a.err, "agentctl: the %s does not answer; asking again (%v)\n", who, err); err != nil {
+				return answer, err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return answer, err
+		case <-time.After(pause):
+		}
+	}
+}
+
 // number reads an allocation's number from the command line.
 func number(text string) (protocol.Number, error) {
 	n, err := protocol.ParseNumber(text)

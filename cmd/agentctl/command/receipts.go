@@ -65,7 +65,13 @@ func (a *app) receipts(ctx context.Context, after *protocol.Index, follow, raw b
 		if follow && after != nil {
 			query.Wait = followWait
 		}
-		leaves, err := generation.Receipts(ctx, query)
+		read := func() ([]hostclient.Leaf, error) { return generation.Receipts(ctx, query) }
+		var leaves []hostclient.Leaf
+		if follow && after != nil {
+			leaves, err = patiently(ctx, a, "host agent", read)
+		} else {
+			leaves, err = read()
+		}
 		if first, pruned := prunedBelow(err); pruned && follow && after != nil {
 			// The controller released history faster than it was read here: say
 			// what is missing and go on (I8).

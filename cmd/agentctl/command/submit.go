@@ -228,7 +228,7 @@ func (a *app) watchCommand() *cobra.Command {
 // error; the job itself, with -o json, to standard output.
 func (a *app) follow(ctx context.Context, client *jobclient.Client, id string) error {
 	shown := ""
-	job, err := a.patiently(ctx, func() (api.Job, error) { return client.Job(ctx, id, 0, 0) })
+	job, err := patiently(ctx, a, "job service", func() (api.Job, error) { return client.Job(ctx, id, 0, 0) })
 	for {
 		if err != nil {
 			return exit.Reading(err)
@@ -248,36 +248,7 @@ func (a *app) follow(ctx context.Context, client *jobclient.Client, id string) e
 			return verdict(job)
 		}
 		after := job.Version
-		job, err = a.patiently(ctx, func() (api.Job, error) { return client.Job(ctx, id, after, watchWait) })
-	}
-}
-
-// patience is how long following a job bears a service that does not answer,
-// and pause how long it waits before it asks again.
-const (
-	patience = 2 * time.Minute
-	pause    = time.Second
-)
-
-// patiently reads again while the service does not answer: it may be starting
-// anew, and the job goes on meanwhile.
-func (a *app) patiently(ctx context.Context, read func() (api.Job, error)) (api.Job, error) {
-	began := time.Now()
-	for silent := false; ; silent = true {
-		job, err := read()
-		if exit.Of(exit.Reading(err)) != exit.Unavailable || time.Since(began) > patience || ctx.Err() != nil {
-			return job, err
-		}
-		if !silent {
-			if _, err := fmt.Fprintf(a.err, "agentctl: the job service does not answer; asking again (%v)\n", err); err != nil {
-				return job, err
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return job, err
-		case <-time.After(pause):
-		}
+		job, err = patiently(ctx, a, "job service", func() (api.Job, error) { return client.Job(ctx, id, after, watchWait) })
 	}
 }
 
