@@ -8,8 +8,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/protocol"
@@ -382,30 +385,17 @@ func (s *scene) goodFor(route api.Route) request {
 // answer must not wait for the body.
 func (s *scene) announce(route api.Route, length int64) reply {
 	s.t.Helper()
-	conn, err := net.Dial("tcp", strings.TrimPrefix(s.origin, "http://"))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	defer conn.Close()
 	r := s.base(route)
 	kind := r.header.Get("Content-Type")
 	if kind == "" {
 		kind = api.ContentJSON
 	}
-	if _, err := fmt.Fprintf(conn, "%s %s HTTP/1.1\r\nHost: x\r\nQuittance-API-Version: 1\r\nAuthorization: Bearer %s\r\nIdempotency-Key: k\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n",
-		route.Method, r.path, s.token, kind, length); err != nil {
-		s.t.Fatal(err)
+	got, closed := s.converse(fmt.Sprintf("%s %s HTTP/1.1\r\nHost: x\r\nQuittance-API-Version: 1\r\nAuthorization: Bearer %s\r\nIdempotency-Key: k\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n",
+		route.Method, r.path, s.token, kind, length), false)
+	if !closed {
+		s.t.Fatal("the connection goes on")
 	}
-	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return reply{status: response.StatusCode, header: response.Header, body: body}
+	return got
 }
 
 func TestUnknownPaths(t *testing.T) {
@@ -417,32 +407,72 @@ func TestUnknownPaths(t *testing.T) {
 	equal(t, "allow", f.user(f.token, "PUT", "/v1/jobs", nil).header.Get("Allow"), "GET, POST")
 }
 
-// A body that breaks off is refused and has no effect.
-func TestBodyThatBreaksOff(t *testing.T) {
-	s := newScene(t)
-	before := s.snapshot()
+// converse sends raw bytes and reads one answer; half closes the sending side
+// first. It returns the answer and whether the service then closed the connection.
+func (s *scene) converse(text string, half bool) (got reply, closed bool) {
+	s.t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.origin, "http://"))
 	if err != nil {
-		t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	defer conn.Close()
-	if _, err := fmt.Fprintf(conn, "POST /v1/jobs HTTP/1.1\r\nHost: x\r\nQuittance-API-Version: 1\r\nAuthorization: Bearer %s\r\nIdempotency-Key: k\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"kind\":\"echo\"}", s.token); err != nil {
-		t.Fatal(err)
+	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		s.t.Fatal(err)
 	}
-	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
-		t.Fatal(err)
+	if _, err := io.WriteString(conn, text); err != nil {
+		s.t.Fatal(err)
 	}
-	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if half {
+		if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	reader := bufio.NewReader(conn)
+	response, err := http.ReadResponse(reader, nil)
 	if err != nil {
-		t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
 	if err != nil {
-		t.Fatal(err)
+		s.t.Fatal(err)
 	}
-	refused(t, api.CodeBadRequest, reply{status: response.StatusCode, header: response.Header, body: body})
+	_, err = reader.ReadByte()
+	return reply{status: response.StatusCode, header: response.Header, body: body}, err != nil
+}
+
+// I33: a body that breaks off or stops arriving is refused in time, the
+// connection ends, and nothing changed.
+func TestBodiesThatNeverEnd(t *testing.T) {
+	f := open(t, "", func(c *Config) { c.ReadTimeout, c.UploadTimeout = 100*time.Millisecond, 100*time.Millisecond })
+	s := &scene{fixture: f}
+	before := s.snapshot()
+	head := func(path, kind, more string) string {
+		return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nQuittance-API-Version: 1\r\nAuthorization: Bearer %s\r\nIdempotency-Key: k\r\nContent-Type: %s\r\n%sContent-Length: 100\r\n\r\n", path, s.token, kind, more)
+	}
+	digest := "Content-Digest: " + digestField(protocol.DigestOf([]byte("x"))) + "\r\n"
+	for _, row := range []struct {
+		name, text string
+		half       bool
+		code       api.Code
+	}{
+		{"message breaks off", head("/v1/jobs", "application/json", "") + `{"kind":"echo"}`, true, api.CodeBadRequest},
+		{"message stalls", head("/v1/jobs", "application/json", "") + `{"kind":"echo"}`, false, api.CodeTimeout},
+		{"stranger stalls", strings.Replace(head("/v1/jobs", "application/json", "")+`{"kind":"echo"}`, s.token, "qt_unknown", 1), false, api.CodeUnauthenticated},
+		{"nobody's route stalls", head("/v1/nothing", "application/json", "") + "x", false, api.CodeNotFound},
+		{"upload breaks off", head("/v1/uploads", "image/png", digest) + "half", true, api.CodeBadRequest},
+		{"upload stalls", head("/v1/uploads", "image/png", digest) + "half", false, api.CodeTimeout},
+	} {
+		got, closed := s.converse(row.text, row.half)
+		refused(t, row.code, got)
+		if !closed {
+			t.Errorf("%s: the connection goes on", row.name)
+		}
+	}
 	equal(t, "rows", s.snapshot(), before)
+	if left, err := os.ReadDir(filepath.Join(f.s.config.BlobDirectory, "incoming")); err != nil || len(left) != 0 {
+		t.Fatalf("%d files left, %v", len(left), err)
+	}
 }
 
 // I37: no token, input or result reaches the log or a refusal.

@@ -58,6 +58,8 @@ type Config struct {
 	GrantTTL      time.Duration // 5m
 	UploadTTL     time.Duration // 24h
 	SweepInterval time.Duration // 5s
+	ReadTimeout   time.Duration // 30s for the whole body of a message
+	UploadTimeout time.Duration // 10m for a whole upload
 	MaxReopens    int           // 5
 	MaxOpenJobs   int           // 10,000 per workspace
 	MaxIdleBytes  int64         // 4 GiB per workspace, in uploads that no job uses
@@ -89,7 +91,8 @@ func (c *Config) complete() error {
 	}{
 		{"attempt lease", &c.AttemptLease, 10 * time.Minute}, {"hello ttl", &c.HelloTTL, 2 * time.Minute},
 		{"grant ttl", &c.GrantTTL, 5 * time.Minute}, {"upload ttl", &c.UploadTTL, 24 * time.Hour},
-		{"sweep interval", &c.SweepInterval, 5 * time.Second},
+		{"sweep interval", &c.SweepInterval, 5 * time.Second}, {"read timeout", &c.ReadTimeout, 30 * time.Second},
+		{"upload timeout", &c.UploadTimeout, 10 * time.Minute},
 	} {
 		if *value.field == 0 {
 			*value.field = value.standard

@@ -7,8 +7,6 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -367,36 +365,6 @@ func TestAttemptsOfOneJobAreBounded(t *testing.T) {
 		must[api.Job](t, 200, got)
 	}
 	equal(t, "attempts", len(f.job(job.Job).Attempts), api.MaxAttempts)
-}
-
-// An upload that breaks off leaves nothing behind.
-func TestUploadThatBreaksOff(t *testing.T) {
-	f := open(t, "", nil)
-	conn, err := net.Dial("tcp", strings.TrimPrefix(f.origin, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if _, err := fmt.Fprintf(conn, "POST /v1/uploads HTTP/1.1\r\nHost: x\r\nQuittance-API-Version: 1\r\nAuthorization: Bearer %s\r\nContent-Type: image/png\r\nContent-Digest: %s\r\nContent-Length: 100\r\n\r\nhalf",
-		f.token, signing.ContentDigest([]byte("half"))); err != nil {
-		t.Fatal(err)
-	}
-	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
-	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	refused(t, api.CodeBadRequest, reply{status: response.StatusCode, header: response.Header, body: body})
-	if left, err := os.ReadDir(filepath.Join(f.s.config.BlobDirectory, "incoming")); err != nil || len(left) != 0 {
-		t.Fatalf("%d files left, %v", len(left), err)
-	}
 }
 
 // An announcement whose schema cannot be used alone is refused whole.

@@ -29,8 +29,6 @@ import (
 
 // Deadlines of one request.
 const (
-	readTimeout      = 30 * time.Second // a whole JSON body
-	uploadTimeout    = 10 * time.Minute // a whole upload
 	operationTimeout = 30 * time.Second
 	waitTimeout      = api.MaxWaitSeconds*time.Second + operationTimeout
 	writeTimeout     = 60 * time.Second // an answer, on top of what came before it
@@ -93,7 +91,7 @@ func (s *Service) endpoints() []endpoint {
 		{route: api.RouteCancel, role: records.RoleSubmitter, handle: changing((*records.Store).Cancel)},
 		{route: api.RouteClose, role: records.RoleSubmitter, handle: changing((*records.Store).Close)},
 		{route: api.RouteRetry, role: records.RoleSubmitter, handle: retryJob},
-		{route: api.RouteCreateUpload, role: records.RoleSubmitter, raw: true, limit: uploadTimeout, handle: createUpload},
+		{route: api.RouteCreateUpload, role: records.RoleSubmitter, raw: true, limit: s.config.UploadTimeout, handle: createUpload},
 		{route: api.RouteGetUpload, role: records.RoleReader, handle: getUpload},
 		{route: api.RouteListOfferings, role: records.RoleReader, handle: listOfferings},
 	}
@@ -121,6 +119,13 @@ func (s *Service) routes() http.Handler {
 			w.Header().Set(api.HeaderTopology, s.topology)
 		}
 		defer s.recovered(w, r)
+		if r.ContentLength != 0 {
+			// Also a body that no handler reads is waited for no longer than this.
+			deadline := time.Now().Add(s.config.ReadTimeout)
+			if err := http.NewResponseController(w).SetReadDeadline(deadline); err != nil && !errors.Is(err, http.ErrNotSupported) {
+				s.log.Error("no_read_deadline", "error", err)
+			}
+		}
 		// The mux would redirect an unclean path; a signed target is never
 		// changed on the way, so such a path has no route.
 		if r.URL.Path != path.Clean(r.URL.Path) || r.Method == http.MethodHead {
@@ -210,9 +215,9 @@ func (c *call) deadlines(e endpoint, limit time.Duration) error {
 	case e.raw:
 		read = time.Now().Add(limit)
 	case e.route.MaxRequest > 0:
-		read = time.Now().Add(readTimeout)
+		read = time.Now().Add(c.s.config.ReadTimeout)
 	}
-	err := errors.Join(control.SetReadDeadline(read), control.SetWriteDeadline(time.Now().Add(limit+readTimeout+writeTimeout)))
+	err := errors.Join(control.SetReadDeadline(read), control.SetWriteDeadline(time.Now().Add(limit+c.s.config.ReadTimeout+writeTimeout)))
 	if errors.Is(err, http.ErrNotSupported) {
 		return nil
 	}
@@ -297,7 +302,7 @@ func (c *call) checkContent(e endpoint) error {
 	}
 	if c.r.ContentLength > e.route.MaxRequest {
 		problem := api.NewProblem(api.CodeTooLarge, "The body is longer than the "+strconv.FormatInt(e.route.MaxRequest, 10)+" bytes that this route takes.", "Send less.")
-		c.w.Header().Set("Connection", "close") // what follows is not read
+		c.hangUp()
 		return problem
 	}
 	if !e.raw && !slices.Equal(c.r.Header.Values("Content-Type"), []string{api.ContentJSON}) {
@@ -330,7 +335,7 @@ func (c *call) readBody(e endpoint) error {
 	}
 	body := make([]byte, c.r.ContentLength)
 	if _, err := io.ReadFull(c.r.Body, body); err != nil {
-		c.w.Header().Set("Connection", "close")
+		c.hangUp()
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			return api.NewProblem(api.CodeTimeout, "The body did not arrive in time.", "Send the request again.")
 		}
@@ -338,6 +343,15 @@ func (c *call) readBody(e endpoint) error {
 	}
 	c.body = body
 	return nil
+}
+
+// hangUp ends the connection after the answer: what the client may still send is
+// neither read nor waited for.
+func (c *call) hangUp() {
+	c.w.Header().Set("Connection", "close")
+	if err := http.NewResponseController(c.w).SetReadDeadline(time.Now()); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		c.log(err)
+	}
 }
 
 // decode reads the body's message strictly.

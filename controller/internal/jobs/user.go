@@ -241,8 +241,10 @@ func createUpload(c *call) error {
 	upload, err := c.s.store.Upload(c.r.Context(), c.who.Workspace, types[0], c.r.ContentLength, digest, c.r.Body)
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
+		c.hangUp()
 		return api.NewProblem(api.CodeTimeout, "The file did not arrive in time.", "Upload it again; nothing was kept.")
 	case errors.Is(err, io.ErrUnexpectedEOF):
+		c.hangUp()
 		return badRequest("body", "The body ended before its announced length.")
 	case err != nil:
 		return err
