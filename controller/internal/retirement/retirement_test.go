@@ -1,0 +1,165 @@
+package retirement
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/quittance/quittance/controller/internal/attempt"
+	"github.com/quittance/quittance/controller/internal/host"
+	"github.com/quittance/quittance/protocol"
+)
+
+const (
+	ours  = protocol.ID("000000000000000000000000000000aa")
+	other = protocol.ID("000000000000000000000000000000bb")
+)
+
+// memory is a record that is nowhere but here.
+type memory struct{ record attempt.Record }
+
+func (m *memory) Key() string            { return "a" }
+func (m *memory) Record() attempt.Record { return m.record }
+
+func (m *memory) Apply(_ context.Context, event attempt.Event) error {
+	next, err := attempt.Step(m.record, event)
+	if err == nil {
+		m.record = next
+	}
+	return err
+}
+
+// acknowledged is a record with executions that have the given numbers.
+func acknowledged(t *testing.T, numbers ...protocol.Number) *memory {
+	t.Helper()
+	m := &memory{attempt.StartPending{Origin: attempt.Origin{
+		Scope: attempt.Scope{APIOrigin: "o", Provider: "p", Consumer: "c", Generation: "1"}, Key: "a", Job: "j", Kind: "k",
+		Input: attempt.Input{SHA256: protocol.DigestOf(nil)}, MaxExecutions: 1, Start: []byte("{}"),
+	}}}
+	events := []attempt.Event{attempt.Admitted{Admission: attempt.Admission{Reference: "att"}}}
+	for _, n := range numbers {
+		events = append(events, attempt.Allocated{Generation: ours, Number: n, Profile: "p", ProfileDigest: protocol.DigestOf(nil)})
+	}
+	for _, e := range events {
+		if err := m.Apply(t.Context(), e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return m
+}
+
+// agent answers as the test says and remembers the order.
+type agent struct {
+	generation protocol.ID
+	gone       bool
+	retire     error
+	stuck      bool
+	consume    error
+	leaf       []byte
+	calls      []string
+}
+
+func (a *agent) call(format string, args ...any) {
+	a.calls = append(a.calls, fmt.Sprintf(format, args...))
+}
+
+func (a *agent) Sync(context.Context) (protocol.Host, error) {
+	return protocol.Host{Generation: a.generation}, nil
+}
+
+func (a *agent) Retire(_ context.Context, _ protocol.ID, n protocol.Number, purpose, _ string) error {
+	a.call("retire %d for %s", n, purpose)
+	return a.retire
+}
+
+func (a *agent) Wait(_ context.Context, n protocol.Number, until protocol.State) (protocol.Allocation, error) {
+	a.call("wait %d %s", n, until)
+	if a.stuck {
+		return protocol.Allocation{Number: n, State: protocol.StateRetiring, Stuck: &protocol.StuckBody{}}, nil
+	}
+	return protocol.Allocation{Number: n, State: protocol.StateRetired}, nil
+}
+
+func (a *agent) Consume(_ context.Context, x protocol.Allocation) (protocol.Allocation, error) {
+	a.call("consume %d", x.Number)
+	return protocol.Allocation{Number: x.Number, State: protocol.StateConsumed}, a.consume
+}
+
+func (a *agent) Receipts(_ context.Context, x protocol.Allocation, _ int) ([]host.Receipt, string, error) {
+	a.call("receipts of %s %d", x.State, x.Number)
+	return []host.Receipt{{Index: 4, Leaf: a.leaf, Proof: "proof"}}, "key", nil
+}
+
+func (a *agent) GenerationGone(context.Context, protocol.ID) (bool, error) { return a.gone, nil }
+
+func TestRun(t *testing.T) {
+	for name, row := range map[string]struct {
+		agent agent
+		want  attempt.Settlement // "" where the number is withdrawn
+		calls string
+		saved bool
+	}{
+		"the whole way": {agent{}, attempt.SettlementConsumed, "[retire 7 for a wait 7 retired consume 7 receipts of consumed 7]", true},
+		"stuck":         {agent{stuck: true}, attempt.SettlementStuck, "[retire 7 for a wait 7 retired receipts of retiring 7]", true},
+		"never ours":    {agent{retire: host.ErrNotOurs}, "", "[retire 7 for a]", false},
+		"released":      {agent{retire: host.ErrReleased}, attempt.SettlementConsumed, "[retire 7 for a]", false},
+		"abandoned":     {agent{generation: other, gone: true}, attempt.SettlementGenerationGone, "[]", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, a := acknowledged(t, 7), row.agent
+			a.leaf = []byte("leaf")
+			if a.generation == "" {
+				a.generation = ours
+			}
+			if _, err := Run(t.Context(), &a, m, "n", hclog.NewNullLogger()); err != nil {
+				t.Fatal(err)
+			}
+			executions := attempt.ExecutionsOf(m.record)
+			if row.want == "" {
+				if len(executions) != 0 {
+					t.Fatalf("%+v", executions)
+				}
+			} else if e := executions[0]; e.Settlement != row.want || (len(e.Receipts) == 1) != row.saved {
+				t.Fatalf("%+v", e)
+			}
+			if got := fmt.Sprint(a.calls); got != row.calls {
+				t.Fatalf("calls %s, want %s", got, row.calls)
+			}
+			// What is settled is not asked again.
+			a.calls = nil
+			if _, err := Run(t.Context(), &a, m, "n", hclog.NewNullLogger()); err != nil || len(a.calls) != 0 {
+				t.Fatalf("%v, %q", err, a.calls)
+			}
+		})
+	}
+}
+
+// Whatever cannot be confirmed leaves the allocation open, and the same call
+// goes on from there.
+func TestRunFails(t *testing.T) {
+	lost := errors.New("lost")
+	for name, a := range map[string]agent{
+		"another generation, not abandoned": {generation: other},
+		"retirement unknown":                {generation: ours, retire: lost},
+		"consumption unknown":               {generation: ours, consume: lost},
+		"receipts too large":                {generation: ours, leaf: []byte(strings.Repeat("x", attempt.MaxSavedBytes+1))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := acknowledged(t, 7)
+			if _, err := Run(t.Context(), &a, m, "n", hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), "retirement of 7") {
+				t.Fatalf("%v", err)
+			}
+			if e := attempt.ExecutionsOf(m.record)[0]; e.Settlement != attempt.SettlementOpen {
+				t.Fatalf("%+v", e)
+			}
+			good := agent{generation: ours, leaf: []byte("leaf")}
+			if _, err := Run(t.Context(), &good, m, "n", hclog.NewNullLogger()); err != nil || !attempt.HostSettled(m.record) {
+				t.Fatalf("%v", err)
+			}
+		})
+	}
+}
