@@ -154,7 +154,7 @@ func (l *Lab) arguments(verb ...string) []string {
 		"--state-dir", l.StateDir(), "--socket", l.Socket(), "--profile-dir", l.path("profiles"), "--engine-address", l.Engine.Address(),
 		"--cgroup-root", l.cgroup, "--controller-uids", "0", "--operator-uids", "0", "--log-level", "debug",
 		// An unknown creation is looked for again after the longest of these.
-		"--engine-create-timeout", "5s", "--engine-start-timeout", "5s", "--engine-delete-timeout", "5s", "--engine-read-timeout", "3s",
+		"--engine-create-timeout", "5s", "--engine-start-timeout", "5s", "--engine-delete-timeout", "10s", "--engine-read-timeout", "3s",
 		"--exit-grace", "2s"), l.flags...)
 }
 
@@ -278,6 +278,14 @@ func (l *Lab) AwaitExit() {
 
 // Kill ends the agent as the kernel would, without warning.
 func (l *Lab) Kill() { l.signal(syscall.SIGKILL) }
+
+// Strike is [Lab.Kill] without waiting, for another goroutine than the test's.
+func (l *Lab) Strike() error {
+	if err := l.agent.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	return nil
+}
 
 // Stop ends the agent as systemd would.
 func (l *Lab) Stop() { l.signal(syscall.SIGTERM) }

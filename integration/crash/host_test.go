@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"testing"
 	"time"
@@ -141,6 +142,76 @@ func TestContainerEndsWhileNoAgentRuns(t *testing.T) {
 	}
 }
 
+// The agent is killed at random moments of many lives, in the middle of engine
+// calls too: every number ends, is used once, and nothing is left (FR-15).
+func TestAgentKilledAtRandomMoments(t *testing.T) {
+	const numbers = 10
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 1))
+	lab := kit.NewLab(t, "--engine-create-timeout", "3s", "--engine-start-timeout", "3s", "--engine-read-timeout", "2s")
+	lab.Profile("echo", agenttest.Profile{Args: []string{"serve"}, Grace: "100ms"})
+	c := newClient(t, lab)
+	lab.Start()
+	strikes := 0
+	for c.number = 1; c.number <= numbers; c.number++ {
+		for life := 0; ; life++ {
+			var strike *time.Timer
+			if life < 2 {
+				strike = time.AfterFunc(time.Duration(random.IntN(600))*time.Millisecond, func() {
+					if err := lab.Strike(); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			done := c.drive()
+			if strike != nil && strike.Stop() {
+				// The number ended before the strike.
+				strike = nil
+			}
+			if strike != nil {
+				lab.AwaitExit()
+				lab.Start()
+				strikes++
+			}
+			if done {
+				break
+			}
+		}
+	}
+	accepted := map[protocol.Number]int{}
+	retired := map[protocol.Number]int{}
+	started := map[protocol.Number]int{}
+	for index := range protocol.Index(len(c.leaves)) {
+		if c.leaves[index] == nil {
+			t.Fatalf("receipt %d was never served", index)
+		}
+		r, err := protocol.DecodeReceipt(c.leaves[index])
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch r.Kind {
+		case protocol.KindAccepted:
+			accepted[*r.Number]++
+		case protocol.KindStarted:
+			started[*r.Number]++
+		case protocol.KindRetired:
+			retired[*r.Number]++
+		}
+	}
+	for n := protocol.Number(1); n <= numbers; n++ {
+		if accepted[n] != 1 || retired[n] != 1 || started[n] > 1 {
+			t.Errorf("number %d: accepted %d, started %d, retired %d times", n, accepted[n], started[n], retired[n])
+		}
+	}
+	if strikes < numbers/2 {
+		t.Errorf("only %d strikes", strikes)
+	}
+	if left := lab.Leftovers(); len(left) != 0 {
+		t.Errorf("left on the machine: %v", left)
+	}
+}
+
 // client is a controller that finishes what it began, whatever was lost: it
 // reads before it repeats, and keeps every receipt that it was shown.
 type client struct {
@@ -149,6 +220,7 @@ type client struct {
 	gen    *hostclient.Generation
 	owner  protocol.ID
 	key    *tlog.PublicKey
+	number protocol.Number // that is driven now
 	leaves map[protocol.Index][]byte
 	latest tlog.Checkpoint
 }
@@ -161,10 +233,10 @@ func newClient(t *testing.T, lab *agenttest.Lab) *client {
 		t.Fatal(err)
 	}
 	owner := protocol.NewID()
-	return &client{t: t, lab: lab, gen: lab.Controller(owner), owner: owner, key: key, leaves: map[protocol.Index][]byte{}}
+	return &client{t: t, lab: lab, gen: lab.Controller(owner), owner: owner, key: key, number: 1, leaves: map[protocol.Index][]byte{}}
 }
 
-// drive brings number 1 to released; false means that the agent is gone.
+// drive brings the number to released; false means that the agent is gone.
 func (c *client) drive() bool {
 	c.t.Helper()
 	return c.until(protocol.StateReleased)
@@ -209,13 +281,13 @@ func (c *client) step(ctx context.Context, goal protocol.State) (done bool, err 
 	if host.WitnessRequired {
 		return false, c.witness(ctx)
 	}
-	if host.Frontiers.Released >= 1 {
+	if host.Frontiers.Released >= c.number {
 		return true, nil
 	}
-	if host.Frontiers.Accepted == 0 {
-		return false, c.allocate(ctx, 1)
+	if host.Frontiers.Accepted < c.number {
+		return false, c.allocate(ctx, c.number)
 	}
-	a, err := c.gen.Get(ctx, 1, "", 0)
+	a, err := c.gen.Get(ctx, c.number, "", 0)
 	if err != nil {
 		return false, err
 	}
@@ -223,7 +295,7 @@ func (c *client) step(ctx context.Context, goal protocol.State) (done bool, err 
 	case protocol.StateRetired:
 		for _, r := range a.Receipts {
 			if r.Kind == protocol.KindRetired {
-				_, err = c.gen.Consume(ctx, 1, protocol.ConsumeRequest{Purpose: purpose, LeafHash: r.LeafHash})
+				_, err = c.gen.Consume(ctx, c.number, protocol.ConsumeRequest{Purpose: purpose, LeafHash: r.LeafHash})
 			}
 		}
 		return false, err
@@ -231,19 +303,19 @@ func (c *client) step(ctx context.Context, goal protocol.State) (done bool, err 
 		if err := c.witness(ctx); err != nil {
 			return false, err
 		}
-		_, err = c.gen.Release(ctx, protocol.ReleaseRequest{Frontier: 1, Except: []protocol.Number{}})
+		_, err = c.gen.Release(ctx, protocol.ReleaseRequest{Frontier: c.number, Except: []protocol.Number{}})
 		return false, err
 	case protocol.StateStarted:
 		if goal == protocol.StateStarted {
 			return true, nil
 		}
-		_, err = c.gen.Retire(ctx, 1, protocol.RetireRequest{Purpose: purpose}, 30*time.Second)
+		_, err = c.gen.Retire(ctx, c.number, protocol.RetireRequest{Purpose: purpose}, 30*time.Second)
 		return false, err
 	case protocol.StateRetiring, protocol.StateExited:
-		_, err = c.gen.Get(ctx, 1, protocol.StateRetired, 10*time.Second)
+		_, err = c.gen.Get(ctx, c.number, protocol.StateRetired, 10*time.Second)
 		return false, err
 	}
-	_, err = c.gen.Get(ctx, 1, protocol.StateStarted, 10*time.Second)
+	_, err = c.gen.Get(ctx, c.number, protocol.StateStarted, 10*time.Second)
 	return false, err
 }
 

@@ -85,7 +85,7 @@ func Keys() []Key {
 		{"engine_read_timeout", "Deadline of reading from the engine, 1s to 10m."},
 		{"engine_create_timeout", "Deadline of making a container, 1s to 10m. The longest of the engine's deadlines is also how long an unknown creation is waited for."},
 		{"engine_start_timeout", "Deadline of starting a container's process, 1s to 10m."},
-		{"engine_delete_timeout", "Deadline of each removal in the engine, 1s to 10m."},
+		{"engine_delete_timeout", "Deadline of each removal in the engine, 10s to 10m."},
 		{"log_level", "trace, debug, info, warn or error."},
 		{"log_format", "text, json, or auto: text on a terminal and json elsewhere."},
 	}
@@ -230,7 +230,7 @@ func (c *Config) check() []string {
 		"engine_read_timeout":   {c.EngineReadTime.Duration, time.Second, 10 * time.Minute},
 		"engine_create_timeout": {c.EngineMakeTime.Duration, time.Second, 10 * time.Minute},
 		"engine_start_timeout":  {c.EngineStartTime.Duration, time.Second, 10 * time.Minute},
-		"engine_delete_timeout": {c.EngineDropTime.Duration, time.Second, 10 * time.Minute},
+		"engine_delete_timeout": {c.EngineDropTime.Duration, 10 * time.Second, 10 * time.Minute}, // a shim that the engine forgot is waited for
 	} {
 		if v.value < v.least || v.value > v.most {
 			bad(key, fmt.Sprintf("must be from %s to %s", v.least, v.most))
