@@ -5,7 +5,7 @@ GO ?= go
 FUZZTIME ?= 10s
 
 # Also changes what is checked where tests are spread over build tags.
-TAGS := engine,crash,e2e,failpoints
+TAGS := engine,crash,e2e,vm,failpoints
 STATICCHECK := $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 LANES := $(GO) run ./integration/lanes
 
@@ -48,6 +48,20 @@ crash: setup ## processes killed and disks cut at every step; as root
 .PHONY: e2e
 e2e: setup ## whole systems of the real binaries; as root
 	$(LANES) -timeout 15m e2e
+
+.PHONY: vm-setup
+vm-setup:
+	integration/setup/install.sh qemu-system-x86 qemu-utils mmdebstrap
+
+.PHONY: vm
+vm: setup vm-setup ## packages, units and power cuts on a whole machine in QEMU; as root
+	@rm -f build/vm/table.txt
+	@$(LANES) -timeout 40m vm; status=$$?; cat build/vm/table.txt; exit $$status
+
+CUTS ?= 30
+.PHONY: vm-soak
+vm-soak: setup vm-setup ## the same with CUTS (default 30) power cuts
+	$(GO) test -tags vm -count=1 -timeout 24h -v -run TestMachine ./integration/vm -args -cuts $(CUTS)
 
 .PHONY: test
 test: setup lint ## everything, with one count at the end; as root

@@ -59,7 +59,7 @@ func (p pkg) short() string {
 
 var listOnce = sync.OnceValues(func() ([]byte, error) {
 	// With every tag of our own, so that no file escapes.
-	cmd := exec.Command("go", "list", "-e", "-tags", "engine,crash,e2e,failpoints", "-json=ImportPath,Dir,Imports,TestImports,XTestImports", "./...")
+	cmd := exec.Command("go", "list", "-e", "-tags", "engine,crash,e2e,vm,failpoints", "-json=ImportPath,Dir,Imports,TestImports,XTestImports", "./...")
 	cmd.Dir = filepath.Join("..", "..")
 	return cmd.Output()
 })

@@ -1,7 +1,7 @@
 // Command lanes runs lanes of tests and compares what ran with what is
 // expected to run.
 //
-//	go run ./integration/lanes [-race LANE,…] [-add] unit|engine|crash|e2e …
+//	go run ./integration/lanes [-race LANE,…] [-add] unit|engine|crash|e2e|vm …
 //
 // The unit lane is every test without a build tag; another lane is exactly the
 // tests in files with its tag. What must run stands in

@@ -31,7 +31,7 @@ type options struct {
 	timeout time.Duration
 }
 
-const usage = "usage: lanes [-race LANE,…] [-add] [-timeout D] unit|engine|crash|e2e …"
+const usage = "usage: lanes [-race LANE,…] [-add] [-timeout D] unit|engine|crash|e2e|vm …"
 
 func run(ctx context.Context) int {
 	var o options

@@ -2,6 +2,8 @@
 # Installs the Debian or Ubuntu packages that the tests need and that are
 # missing, and says which. Run again it does nothing.
 #
+#	integration/setup/install.sh [PACKAGE …]    and these too
+#
 #   containerd runc catatonit   the engine, and the init in front of workers
 #   mmdebstrap                  the root file system of the OCR worker's image
 #   e2fsprogs fuse3             disks for the power cuts
@@ -9,7 +11,7 @@
 #   gcc libc6-dev               the race detector
 #   git ca-certificates curl    sources, TLS, and the tour in the README
 set -eu
-needed="containerd runc catatonit mmdebstrap e2fsprogs fuse3 postgresql gcc libc6-dev git ca-certificates curl"
+needed="containerd runc catatonit mmdebstrap e2fsprogs fuse3 postgresql gcc libc6-dev git ca-certificates curl $*"
 
 missing=
 for package in $needed; do

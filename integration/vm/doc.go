@@ -1,0 +1,36 @@
+// Package vm proves the packages, the units and the ledger on a whole machine:
+// a Debian system under QEMU's software emulation, with a real systemd, cgroup
+// v2 and containerd, on which our .debs are installed as anybody would.
+//
+//	make vm        the lane: every check once, five power cuts
+//	make vm-soak   power cuts without end: CUTS=30 make vm-soak
+//
+// It owns the order of the checks, what is kept over a power cut, and the
+// verdict. It must not know how a check is done inside: that is package guest.
+//
+// # The parts
+//
+//	disk     the system's disk (cached below build/vm), the payload, overlays
+//	machine  the emulator's process: boot, port, power cut
+//	wire     what both sides say to each other
+//	guest    the program inside
+//
+// All checks share one disk and, apart from the reboot and the power cuts, one
+// boot. Each is a row of the lane. When one fails, the guest says what explains
+// it (failed units, journal, mounts, processes) and that is kept below build/vm
+// beside the console.
+//
+// # The power cuts
+//
+// While jobs run through everything, the guest sends out every receipt as it
+// reads it, every job that the job service acknowledged, and every job's end
+// with the hash of its result. At a random moment the emulator is killed. After
+// the next boot, with nothing but what was sent out:
+//
+//	every receipt is still in the log, byte for byte, and the log's signed root
+//	    is that of all of them, computed here anew          I5 I8 I10
+//	numbers are contiguous, used once, each lived in order   I5 I16 I18 I20
+//	every acknowledged job exists and ends, and one that had ended is unchanged
+//	no attempt was executed twice                            I27
+//	the agent's own check accepts the ledger, and nothing is left behind
+package vm

@@ -1,0 +1,295 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/quittance/quittance/protocol"
+	"github.com/quittance/quittance/protocol/hostclient"
+)
+
+const socketPath = "/run/quittance/agent.sock"
+
+// ownOwner is the attempt store that this program pretends to have where it
+// speaks to the agent itself.
+const ownOwner protocol.ID = "76697274756c206d616368696e652121"
+
+// connect learns the generation and returns its routes; where the agent wants a
+// witness first, an empty one is presented.
+func connect(ctx context.Context) (protocol.Host, *hostclient.Generation, error) {
+	client := hostclient.New(socketPath, hostclient.Options{Owner: func() protocol.ID { return ownOwner }})
+	var host protocol.Host
+	err := await(ctx, patience, "the agent serves with its engine", func() (err error) {
+		host, err = client.Host(ctx)
+		if err == nil && !host.Engine.Available {
+			err = errors.New("the engine is not available: " + host.Engine.Detail)
+		}
+		return err
+	})
+	if err != nil {
+		return host, nil, err
+	}
+	generation := client.In(host.Generation)
+	if host.WitnessRequired && (host.Owner == nil || *host.Owner == ownOwner) {
+		if _, err := generation.Witness(ctx, protocol.WitnessRequest{}); err != nil {
+			return host, nil, err
+		}
+	}
+	return host, generation, nil
+}
+
+// operator is a client without an owner.
+func operator(ctx context.Context) (protocol.Host, *hostclient.Generation, error) {
+	client := hostclient.New(socketPath, hostclient.Options{})
+	var host protocol.Host
+	err := await(ctx, patience, "the agent serves", func() (err error) {
+		host, err = client.Host(ctx)
+		return err
+	})
+	return host, client.In(host.Generation), err
+}
+
+// worker is one allocation of this program's.
+type worker struct {
+	number  protocol.Number
+	purpose string
+	seen    protocol.Allocation  // as read last
+	body    protocol.StartedBody // of its started receipt
+}
+
+// allocate makes the next allocation of a profile and waits until it started.
+func allocate(ctx context.Context, profile string) (*worker, error) {
+	host, generation, err := connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	profiles, err := generation.Profiles(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var digest protocol.Digest
+	for _, p := range profiles {
+		if p.Name == profile {
+			if !p.Available {
+				return nil, fmt.Errorf("profile %s is not available: %s", profile, p.Reason)
+			}
+			digest = p.Digest
+		}
+	}
+	w := &worker{number: host.Frontiers.Accepted + 1}
+	w.purpose = fmt.Sprintf("vm-%d", w.number)
+	if _, err := generation.Allocate(ctx, w.number, protocol.AllocateRequest{Profile: profile, ProfileDigest: digest, Purpose: w.purpose}); err != nil {
+		return nil, err
+	}
+	if err := w.awaitState(ctx, protocol.StateStarted); err != nil {
+		return nil, err
+	}
+	body, err := receiptOf[protocol.StartedBody](ctx, generation, w.seen, protocol.KindStarted)
+	if err != nil {
+		return nil, err
+	}
+	w.body = body
+	return w, nil
+}
+
+// awaitState waits until the allocation reached or passed a state.
+func (w *worker) awaitState(ctx context.Context, state protocol.State) error {
+	order := []protocol.State{protocol.StateAccepted, protocol.StateCreating, protocol.StateStarted, protocol.StateRetiring,
+		protocol.StateExited, protocol.StateRetired, protocol.StateConsumed, protocol.StateReleased}
+	rank := func(s protocol.State) int {
+		for i, o := range order {
+			if o == s {
+				return i
+			}
+		}
+		return -1
+	}
+	return await(ctx, patience, fmt.Sprintf("number %d is %s", w.number, state), func() error {
+		_, generation, err := connect(ctx)
+		if err != nil {
+			return err
+		}
+		w.seen, err = generation.Get(ctx, w.number, state, 20*time.Second)
+		if err == nil && rank(w.seen.State) < rank(state) {
+			err = fmt.Errorf("it is %s, step %q %s", w.seen.State, w.seen.Step, w.seen.StepError)
+		}
+		return err
+	})
+}
+
+// receiptOf reads an allocation's receipt of a kind.
+func receiptOf[T any](ctx context.Context, generation *hostclient.Generation, a protocol.Allocation, kind protocol.Kind) (T, error) {
+	var none T
+	for _, entry := range a.Receipts {
+		if entry.Kind != kind {
+			continue
+		}
+		before := entry.Index - 1 // the genesis receipt is no allocation's
+		leaves, err := generation.Receipts(ctx, hostclient.ReceiptsQuery{After: &before, Limit: 1})
+		if err != nil {
+			return none, err
+		}
+		if len(leaves) == 0 {
+			return none, fmt.Errorf("receipt %d is not there", entry.Index)
+		}
+		return protocol.BodyOf[T](leaves[0].Receipt)
+	}
+	return none, fmt.Errorf("number %d has no %s receipt", a.Number, kind)
+}
+
+// open opens a channel that stays open.
+func (w *worker) open(ctx context.Context) (*channel, error) {
+	c := &channel{}
+	err := await(ctx, patience, "the worker can be connected", func() error {
+		_, generation, err := connect(ctx)
+		if err != nil {
+			return err
+		}
+		c.conn, err = generation.Channel(ctx, w.number, w.purpose)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	c.in = bufio.NewReader(c.conn)
+	return c, nil
+}
+
+// channel is one connection to a worker, used again and again.
+type channel struct {
+	conn net.Conn
+	in   *bufio.Reader
+}
+
+// echo sends text and expects it back.
+func (c *channel) echo(text string) error {
+	if err := c.conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	request, err := http.NewRequest(http.MethodPost, "http://worker/echo", strings.NewReader(text))
+	if err != nil {
+		return err
+	}
+	if err := request.Write(c.conn); err != nil {
+		return err
+	}
+	answer, err := http.ReadResponse(c.in, request)
+	if err != nil {
+		return err
+	}
+	got, err := io.ReadAll(io.LimitReader(answer.Body, 1<<20))
+	if err := errors.Join(err, answer.Body.Close()); err != nil {
+		return err
+	}
+	if string(got) != text {
+		return fmt.Errorf("the worker answered %q", got)
+	}
+	return nil
+}
+
+// end retires and consumes, and returns what the retirement says. The history
+// is released later, once the test holds all of it: see giveOwner.
+func (w *worker) end(ctx context.Context) (protocol.RetiredBody, error) {
+	var none protocol.RetiredBody
+	_, generation, err := connect(ctx)
+	if err != nil {
+		return none, err
+	}
+	if _, err := generation.Retire(ctx, w.number, protocol.RetireRequest{Purpose: w.purpose}, 0); err != nil {
+		return none, err
+	}
+	if err := w.awaitState(ctx, protocol.StateRetired); err != nil {
+		return none, err
+	}
+	retired, err := receiptOf[protocol.RetiredBody](ctx, generation, w.seen, protocol.KindRetired)
+	if err != nil {
+		return none, err
+	}
+	return retired, w.settle(ctx, generation)
+}
+
+// settle consumes the retirement.
+func (w *worker) settle(ctx context.Context, generation *hostclient.Generation) error {
+	for _, entry := range w.seen.Receipts {
+		if entry.Kind != protocol.KindRetired {
+			continue
+		}
+		_, err := generation.Consume(ctx, w.number, protocol.ConsumeRequest{Purpose: w.purpose, LeafHash: entry.LeafHash})
+		return err
+	}
+	return fmt.Errorf("number %d has no retired receipt", w.number)
+}
+
+// group is a file of the allocation's own cgroup.
+func (w *worker) group(name string) string {
+	return "/sys/fs/cgroup" + w.body.Cgroup.Path + "/" + name
+}
+
+// read reads a file of the allocation's own cgroup.
+func (w *worker) read(name string) (string, error) {
+	text, err := os.ReadFile(w.group(name))
+	return strings.TrimSpace(string(text)), err
+}
+
+// alive checks that the worker is the very process that was started.
+func (w *worker) alive() error {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", w.body.PID))
+	if err != nil {
+		return fmt.Errorf("the worker's process is gone: %w", err)
+	}
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	if got := fields[22-3]; got != fmt.Sprint(w.body.StartTicks) {
+		return fmt.Errorf("process %d started at tick %s, the worker at %d", w.body.PID, got, w.body.StartTicks)
+	}
+	return nil
+}
+
+// nothingLeft checks that nothing of any allocation is left on the machine.
+func nothingLeft(ctx context.Context, _ *task) (string, error) { return "", leftovers(ctx) }
+
+func leftovers(ctx context.Context) error {
+	out, err := run(ctx, "/usr/sbin/hostagent", "leftovers")
+	if err != nil {
+		return err
+	}
+	var problems []error
+	if out != "" {
+		problems = append(problems, fmt.Errorf("hostagent leftovers lists: %s", out))
+	}
+	for _, what := range [][]string{{"containers", "ls", "-q"}, {"tasks", "ls", "-q"}, {"leases", "ls", "-q"}} {
+		out, err := run(ctx, "ctr", append([]string{"--namespace", "quittance"}, what...)...)
+		if err != nil {
+			return err
+		}
+		if out != "" {
+			problems = append(problems, fmt.Errorf("%s are left in the engine: %s", what[0], out))
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, "/quittance/q-") {
+			problems = append(problems, fmt.Errorf("a mount is left: %s", strings.TrimSpace(line)))
+		}
+	}
+	groups, err := os.ReadDir("/sys/fs/cgroup/system.slice/" + workersUnitOf)
+	if err != nil {
+		return err
+	}
+	for _, entry := range groups {
+		if entry.IsDir() && entry.Name() != "hold" {
+			problems = append(problems, fmt.Errorf("a cgroup is left: %s", entry.Name()))
+		}
+	}
+	return errors.Join(problems...)
+}

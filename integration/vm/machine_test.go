@@ -1,0 +1,422 @@
+//go:build vm
+
+package vm
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quittance/quittance/integration/ociarchive"
+	"github.com/quittance/quittance/integration/vm/disk"
+	"github.com/quittance/quittance/integration/vm/machine"
+	"github.com/quittance/quittance/integration/workers/images"
+	"github.com/quittance/quittance/protocol/tlog"
+)
+
+var (
+	cuts  = flag.Int("cuts", 5, "power cuts")
+	accel = flag.String("accel", "tcg", "QEMU's accelerators, the first that works: tcg, kvm:tcg")
+)
+
+// Bounds under software emulation on a shared machine.
+const (
+	bootLimit = 6 * time.Minute
+	rowLimit  = 8 * time.Minute
+)
+
+// row is one check: what the guest is asked.
+type row struct {
+	name      string
+	command   string
+	arguments []string
+	needed    bool // nothing after it makes sense without it
+}
+
+// ask is a row whose command has its name.
+func ask(name string, arguments ...string) row {
+	return row{name: name, command: name, arguments: arguments}
+}
+
+func needed(r row) row {
+	r.needed = true
+	return r
+}
+
+// checks share the first boot, in this order.
+var checks = []row{
+	needed(ask("install")), ask("files"), ask("units"), ask("unit-files"), ask("security"), needed(ask("configure")),
+	ask("socket-activation"), ask("reload"), needed(ask("controller-job")), needed(ask("take-owner")),
+	ask("life"), ask("oom-group"), ask("oom-observe"), ask("oom-host"),
+	disturbed("daemon-reload"), disturbed("daemon-reexec"), disturbed("agent-restart"), disturbed("agent-killed"),
+	disturbed("containerd-restart"), disturbed("containerd-killed"), disturbed("everything-killed"),
+	ask("watchdog"), ask("shim-killed"), ask("workers-unit"), ask("users"), ask("upgrade"), ask("removal-refused"), ask("nothing-left"),
+}
+
+// disturbed is something done to the machine under a live worker with an open
+// channel.
+func disturbed(what string) row {
+	return row{name: "under-worker-" + what, command: "under-worker", arguments: []string{what}}
+}
+
+func TestMachine(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("the vm lane needs root: it makes disks from packages")
+	}
+	l := newLab(t)
+	l.boot(t)
+	for _, r := range checks {
+		l.row(t, r)
+	}
+	l.reboot(t)
+	l.row(t, needed(row{name: "release", command: "give-owner", arguments: []string{l.witness.last()}}))
+	for n := range *cuts {
+		t.Run(fmt.Sprintf("power-cut-%d", n+1), func(t *testing.T) { l.powerCut(t, n+1) })
+	}
+	l.row(t, ask("purge-and-reinstall"))
+	l.powerOff(t)
+}
+
+// lab is the machine and what is known of it.
+type lab struct {
+	dir     string // of everything that is kept
+	config  machine.Config
+	machine *machine.Machine
+	witness witness
+	broken  string // the needed row that failed
+	table   []string
+}
+
+// newLab builds everything that the machine is given.
+func newLab(t *testing.T) *lab {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &lab{dir: filepath.Join(root, "build", "vm"), witness: witness{ended: map[string]string{}}}
+	base, err := disk.System(t.Context(), l.dir, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	payload, err := disk.Payload(t.Context(), l.dir, l.payload(t, root))
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay := filepath.Join(l.dir, "machine.qcow2")
+	if err := errors.Join(os.RemoveAll(overlay), disk.Overlay(t.Context(), base.Image, "raw", overlay)); err != nil {
+		t.Fatal(err)
+	}
+	old, err := filepath.Glob(filepath.Join(l.dir, "*.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range old {
+		if err := os.Remove(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	short, err := os.MkdirTemp("", "qvm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.config = machine.Config{
+		Base: base, Overlay: overlay, Payload: payload, Dir: short, Console: filepath.Join(l.dir, "console.log"), Accel: *accel,
+	}
+	t.Cleanup(func() { l.close(t, payload) })
+	return l
+}
+
+// payload builds the packages, a newer version of them, the guest program and
+// the images.
+func (l *lab) payload(t *testing.T, root string) map[string]string {
+	files := map[string]string{}
+	for dir, version := range map[string]string{"packages": "", "upgrade": "9.0.0~vm"} {
+		out := filepath.Join(l.dir, dir)
+		if err := os.RemoveAll(out); err != nil {
+			t.Fatal(err)
+		}
+		environment := []string{}
+		if version != "" {
+			environment = append(environment, "QUITTANCE_VERSION="+version)
+		}
+		build(t, root, environment, filepath.Join(root, "packaging", "build.sh"), out)
+		found, err := filepath.Glob(filepath.Join(out, "*.deb"))
+		if err != nil || len(found) != 3 {
+			t.Fatalf("%d packages in %s: %v", len(found), out, err)
+		}
+		for _, f := range found {
+			files[dir+"/"+filepath.Base(f)] = f
+		}
+	}
+	files["guest"] = filepath.Join(l.dir, "guest")
+	build(t, root, []string{"CGO_ENABLED=0"}, "go", "build", "-trimpath", "-o", files["guest"], "./integration/vm/guest")
+	langid, err := images.Build(t.Context(), filepath.Join(l.dir, "images"), "langid")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files["langid.tar"] = langid.File
+	files["agent-test.tar"] = l.testWorker(t, root)
+	return files
+}
+
+// testWorker builds the image of the engine lane's worker.
+func (l *lab) testWorker(t *testing.T, root string) (archive string) {
+	program := filepath.Join(l.dir, "images", "worker")
+	build(t, root, []string{"CGO_ENABLED=0"}, "go", "build", "-trimpath", "-o", program, "./integration/agenttest/worker")
+	binary, err := ociarchive.Binary(program, "/worker")
+	if err != nil {
+		t.Fatal(err)
+	}
+	layer, err := ociarchive.Files([]ociarchive.File{binary}, "/tmp", "/proc", "/sys", "/dev")
+	if err != nil {
+		t.Fatal(err)
+	}
+	archive = filepath.Join(l.dir, "images", "agent-test.tar")
+	if _, err := ociarchive.Write(archive, ociarchive.Image{Name: "agent-test", Layers: []ociarchive.Layer{layer}}); err != nil {
+		t.Fatal(err)
+	}
+	return archive
+}
+
+func build(t *testing.T, root string, environment []string, name string, args ...string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Dir, cmd.Env = root, append(os.Environ(), environment...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", name, err, out)
+	}
+}
+
+// close ends the machine; after a success its disk is of no use any more.
+func (l *lab) close(t *testing.T, payload string) {
+	if l.machine != nil {
+		if err := l.machine.Cut(); err != nil {
+			t.Error(err)
+		}
+	}
+	remove := []string{l.config.Dir}
+	if !t.Failed() {
+		remove = append(remove, l.config.Overlay, payload)
+	}
+	for _, path := range remove {
+		if err := os.RemoveAll(path); err != nil {
+			t.Error(err)
+		}
+	}
+	text := strings.Join(l.table, "\n") + "\n"
+	t.Logf("\n%s", text)
+	if err := os.WriteFile(filepath.Join(l.dir, "table.txt"), []byte(text), 0o644); err != nil {
+		t.Error(err)
+	}
+}
+
+func (l *lab) tell(name, verdict string, began time.Time, text string) {
+	line := fmt.Sprintf("%-4s  %-32s %6.1f s  %s", verdict, name, time.Since(began).Seconds(), text)
+	l.table = append(l.table, line)
+}
+
+func (l *lab) boot(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeoutCause(t.Context(), bootLimit, fmt.Errorf("not within %s", bootLimit))
+	defer cancel()
+	began := time.Now()
+	m, _, err := machine.Boot(ctx, l.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.machine = m
+	l.tell("boot", "ok", began, "")
+}
+
+// row runs one check as a subtest.
+func (l *lab) row(t *testing.T, r row) {
+	t.Run(r.name, func(t *testing.T) { l.do(t, r) })
+}
+
+func (l *lab) do(t *testing.T, r row) (text string, notes []string) {
+	t.Helper()
+	if l.broken != "" {
+		t.Fatalf("%s failed before it", l.broken)
+	}
+	ctx, cancel := context.WithTimeoutCause(t.Context(), rowLimit, fmt.Errorf("not within %s", rowLimit))
+	defer cancel()
+	began := time.Now()
+	text, notes, err := l.machine.Do(ctx, func(said string) { t.Log(said) }, r.command, r.arguments...)
+	err = errors.Join(err, l.keep(r.command, notes))
+	if err != nil {
+		l.tell(r.name, "FAIL", began, strings.SplitN(err.Error(), "\n", 2)[0])
+		if r.needed {
+			l.broken = r.name
+		}
+		l.diagnose(t, r.name)
+		t.Fatal(err)
+	}
+	l.tell(r.name, "ok", began, text)
+	return text, notes
+}
+
+// keep gives the witness what a command noted.
+func (l *lab) keep(command string, notes []string) (err error) {
+	switch command {
+	case "configure":
+		for _, note := range notes {
+			if l.witness.key, err = tlog.ParsePublicKey(note); err != nil {
+				return err
+			}
+		}
+	case "controller-job", "give-owner", "settle":
+		for _, note := range notes {
+			if err := l.witness.take(note); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// diagnose keeps what explains a failure.
+func (l *lab) diagnose(t *testing.T, name string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Minute)
+	defer cancel()
+	var text strings.Builder
+	_, _, err := l.machine.Do(ctx, func(said string) { text.WriteString(said) }, "diagnose")
+	if err != nil {
+		fmt.Fprintf(&text, "\ndiagnose: %v\nconsole:\n%s\n", err, l.machine.Console(50))
+	}
+	file := filepath.Join(l.dir, "failure-"+name+".log")
+	if err := os.WriteFile(file, []byte(text.String()), 0o644); err != nil {
+		t.Error(err)
+	}
+	t.Logf("failed units, journal, mounts and processes are in build/vm/%s, the console in build/vm/console.log", filepath.Base(file))
+}
+
+// reboot boots the machine anew, in order, with live workers.
+func (l *lab) reboot(t *testing.T) {
+	var left []string
+	t.Run("reboot", func(t *testing.T) {
+		_, left = l.do(t, ask("reboot-leave"))
+		began := time.Now()
+		l.do(t, row{name: "reboot-asked", command: "reboot", needed: true})
+		ctx, cancel := context.WithTimeoutCause(t.Context(), bootLimit, fmt.Errorf("not within %s", bootLimit))
+		defer cancel()
+		if _, err := l.machine.AwaitHello(ctx); err != nil {
+			l.broken = "reboot"
+			t.Fatal(err)
+		}
+		l.tell("reboot", "ok", began, "")
+	})
+	l.row(t, row{name: "reboot-units", command: "units"})
+	l.row(t, row{name: "reboot-allocations", command: "reboot-audit", arguments: left})
+}
+
+// powerOff ends the machine in order.
+func (l *lab) powerOff(t *testing.T) {
+	t.Run("power-off", func(t *testing.T) {
+		l.do(t, ask("power-off"))
+		ctx, cancel := context.WithTimeoutCause(t.Context(), bootLimit, fmt.Errorf("not within %s", bootLimit))
+		defer cancel()
+		if err := l.machine.AwaitOff(ctx); err != nil {
+			t.Fatal(err)
+		}
+		l.machine = nil
+	})
+}
+
+// powerCut runs jobs, cuts the power at a random moment, boots and audits.
+func (l *lab) powerCut(t *testing.T, n int) {
+	if l.broken != "" {
+		t.Fatalf("%s failed before it", l.broken)
+	}
+	began := time.Now()
+	l.broken = t.Name() // until it passed
+	held := len(l.witness.leaves)
+	after := l.runLoad(t, n)
+	sent := len(l.witness.leaves) - held
+	acknowledged, ended := len(l.witness.jobs), len(l.witness.ended)
+	if err := disk.Check(t.Context(), l.config.Overlay); err != nil {
+		t.Fatal(err)
+	}
+	l.boot(t)
+	l.broken = ""
+	ends := maps.Clone(l.witness.ended)
+	l.do(t, row{name: fmt.Sprintf("cut-%d-settle", n), command: "settle", arguments: append([]string{l.witness.last()}, l.witness.jobs...), needed: true})
+	l.do(t, row{name: fmt.Sprintf("cut-%d-ledger", n), command: "ledger"})
+	l.do(t, row{name: fmt.Sprintf("cut-%d-nothing-left", n), command: "nothing-left"})
+	if err := l.witness.story(true); err != nil {
+		l.diagnose(t, fmt.Sprintf("power-cut-%d", n))
+		t.Fatal(err)
+	}
+	for _, job := range l.witness.jobs {
+		if l.witness.ended[job] == "" {
+			t.Errorf("job %s was acknowledged and never ended", job)
+		}
+	}
+	lost := 0
+	for job, end := range l.witness.ended {
+		if _, before := ends[job]; !before && !strings.HasPrefix(end, "succeeded ") {
+			lost++
+		}
+	}
+	l.tell(fmt.Sprintf("power-cut-%d", n), "ok", began, fmt.Sprintf(
+		"after %.1f s; %d receipts sent out, %d of %d jobs had ended; afterwards %d receipts, %d executions lost to the cut",
+		after.Seconds(), sent, ended, acknowledged, len(l.witness.leaves), lost))
+}
+
+// runLoad runs the load and cuts the power at a random moment after the first
+// job was acknowledged.
+func (l *lab) runLoad(t *testing.T, n int) time.Duration {
+	replies, err := l.machine.Ask("load", l.witness.last(), fmt.Sprintf("cut-%d", n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := len(l.witness.jobs)
+	patience := time.NewTimer(rowLimit)
+	defer patience.Stop()
+	var cut <-chan time.Time
+	after := time.Duration(rand.Int64N(int64(45 * time.Second)))
+	for {
+		select {
+		case message, open := <-replies:
+			if !open {
+				t.Fatal("the guest was gone before the power was cut")
+			}
+			if message.Kind.Final() {
+				l.diagnose(t, fmt.Sprintf("load-%d", n))
+				t.Fatalf("the load ended: %s", message.Text)
+			}
+			if err := l.witness.take(message.Text); err != nil {
+				t.Fatal(err)
+			}
+			if cut == nil && len(l.witness.jobs) > known {
+				cut = time.After(after)
+			}
+		case <-cut:
+			if err := l.machine.Cut(); err != nil {
+				t.Fatal(err)
+			}
+			l.machine = nil
+			for message := range replies { // what had left the machine
+				if message.Kind.Final() {
+					continue
+				}
+				if err := l.witness.take(message.Text); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return after
+		case <-patience.C:
+			l.diagnose(t, fmt.Sprintf("load-%d", n))
+			t.Fatalf("no job was acknowledged within %s", rowLimit)
+		}
+	}
+}
