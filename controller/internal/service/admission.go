@@ -78,19 +78,28 @@ func (s *Service) report(reason string) {
 // admit goes through one cycle. A zero selection without an error means that
 // there is no job.
 func (s *Service) admit(ctx context.Context, number int) (lane.Selection, error) {
-	select {
-	case s.cycle <- struct{}{}:
-	case <-ctx.Done():
-		return lane.Selection{}, context.Cause(ctx)
+	if err := s.lock(ctx); err != nil {
+		return lane.Selection{}, err
 	}
-	defer func() { <-s.cycle }()
-
+	defer s.unlock()
 	current, profiles, err := s.mayAdmit(ctx, number)
 	if err != nil {
 		return lane.Selection{}, err
 	}
 	return s.discover(ctx, current, profiles)
 }
+
+// lock takes the token of the admission cycle.
+func (s *Service) lock(ctx context.Context) error {
+	select {
+	case s.cycle <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (s *Service) unlock() { <-s.cycle }
 
 // mayAdmit looks at everything that may forbid an admission and returns the
 // host as it was read. Of several reasons the one that needs a person is
@@ -104,12 +113,12 @@ func (s *Service) mayAdmit(ctx context.Context, number int) (protocol.Host, map[
 		reasons = append(reasons, room(current))
 	}
 	s.mu.Lock()
-	announced := s.announced != nil
+	announced, refused := s.announced != nil, s.helloErr
 	s.mu.Unlock()
 	if announced {
 		reasons = append(reasons, s.inventory(ctx))
 	} else {
-		reasons = append(reasons, &blocked{reason: "no hello was acknowledged yet"})
+		reasons = append(reasons, &blocked{reason: "no hello was acknowledged yet", cause: refused, person: identityLost(refused)})
 	}
 	return current, profiles, first(reasons)
 }

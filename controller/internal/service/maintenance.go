@@ -17,6 +17,17 @@ import (
 // batchEvery bounds the time between two maintenance batches.
 const batchEvery = time.Minute
 
+// tend makes the batch due in time although every lane may be busy for hours:
+// allocations of this host are reconciled periodically, not only between
+// attempts.
+func (s *Service) tend(ctx context.Context) error {
+	if err := s.lock(ctx); err != nil {
+		return err
+	}
+	defer s.unlock()
+	return s.maintain(ctx)
+}
+
 // maintain is the owned batch of the clean point before an admission: archive,
 // reconcile, witness, release, trim, in this order. It runs when an attempt
 // ended, at the start, and once a minute. A host that cannot be reached does

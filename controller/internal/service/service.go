@@ -100,8 +100,9 @@ type Service struct {
 
 	cycle chan struct{} // one token: one lane at a time goes through admission
 
-	mu        sync.Mutex // guards what follows
-	announced *api.HelloAnswer
+	mu        sync.Mutex                  // guards what follows
+	announced *api.HelloAnswer            // nil while no hello stands
+	helloErr  error                       // why the last one was not acknowledged
 	taken     map[string]int              // jobs in the hands of a lane
 	breakers  map[string]*breaker.Breaker // by kind
 	reason    string                      // why nothing is admitted, as last reported
@@ -261,6 +262,9 @@ func (s *Service) announce(ctx context.Context) {
 		case !known:
 			continue // say it again, judged by the lease that the answer told
 		}
+		if err := s.tend(ctx); err != nil && ctx.Err() == nil {
+			s.Log.Warn("maintenance is not done", "error", err)
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -290,16 +294,28 @@ func (s *Service) hello(ctx context.Context) (known bool, err error) {
 		h.Offerings = append(h.Offerings, s.offer(&s.Offerings[i], profiles, err, lease))
 	}
 	answer, err := s.API.Hello(ctx, h)
+	s.mu.Lock()
+	s.helloErr = err
+	if err == nil {
+		s.announced = &answer
+	} else if identityLost(err) {
+		s.announced = nil
+	}
+	s.mu.Unlock()
 	if err != nil {
 		return lease > 0, err
 	}
-	s.mu.Lock()
-	s.announced = &answer
-	s.mu.Unlock()
 	if lease == 0 {
 		s.Log.Info("announced", "provider", answer.Provider, "offerings", len(h.Offerings), "lease_ms", answer.LeaseMillis)
 	}
 	return lease > 0, nil
+}
+
+// identityLost reports whether another attempt store holds this provider's
+// identity: a person has to look.
+func identityLost(err error) bool {
+	f, ok := errors.AsType[*provider.Failure](err)
+	return ok && (f.Code == api.CodeIdentityInUse || f.Code == api.CodeOtherStore)
 }
 
 func (s *Service) readHost(ctx context.Context) (protocol.Host, map[string]protocol.ProfileInfo, error) {

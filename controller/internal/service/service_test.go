@@ -253,7 +253,13 @@ func TestAdmissionIsBlocked(t *testing.T) {
 		change func(s *Service, w *world)
 		want   string
 	}{
-		"no hello":            {func(s *Service, _ *world) { s.announced = nil }, "no hello"},
+		"no hello": {func(s *Service, _ *world) { s.announced = nil }, "no hello"},
+		"identity in use": {func(s *Service, w *world) {
+			w.helloErr = &provider.Failure{Class: provider.ClassRefused, Code: api.CodeIdentityInUse}
+			if _, err := s.hello(context.Background()); err == nil {
+				panic("the hello was acknowledged")
+			}
+		}, "identity_in_use"},
 		"host away":           {func(s *Service, w *world) { s.batchDue, w.hostErr = false, errors.New("refused") }, "host cannot be reached"},
 		"another owner":       {func(s *Service, w *world) { other := protocol.NewID(); w.host.Owner, s.batchAt = &other, time.Time{} }, "another attempt store"},
 		"draining":            {func(_ *Service, w *world) { w.host.Draining = true }, "draining"},
