@@ -193,6 +193,21 @@ func TestRoutes(t *testing.T) {
 		},
 		{
 			func() string {
+				l, err := g.Receipt(ctx, 42)
+				return fmt.Sprint(string(l.Bytes), l.Hash == tlog.LeafHash(leaf), err)
+			},
+			200, "GET /v1/" + string(gen) + "/receipts/42", string(leaf) + "\n", string(leaf) + "true <nil>",
+		},
+		{
+			func() string { return fmt.Sprint(second(g.Receipt(ctx, 42))) },
+			200, "GET /v1/" + string(gen) + "/receipts/42", "", "GET receipts/42: effect unknown: answer has no receipt",
+		},
+		{
+			func() string { return fmt.Sprint(second(g.Receipt(ctx, 41))) },
+			200, "GET /v1/" + string(gen) + "/receipts/41", string(leaf) + "\n", "GET receipts/41: effect unknown: receipt 42 follows where 41 is due",
+		},
+		{
+			func() string {
 				p, err := g.Proof(ctx, 5)
 				return fmt.Sprint(p.Index, " ", p.Checkpoint, err)
 			},

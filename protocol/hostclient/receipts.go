@@ -63,6 +63,25 @@ func (g *Generation) Receipts(ctx context.Context, q ReceiptsQuery) ([]Leaf, err
 	return leaves, nil
 }
 
+// Receipt reads one receipt by its index. It also reaches the receipts of
+// allocations that are not released and whose indices lie below the first that
+// [Generation.Receipts] can serve.
+func (g *Generation) Receipt(ctx context.Context, index protocol.Index) (Leaf, error) {
+	r := g.request(http.MethodGet, "receipts/"+strconv.FormatInt(int64(index), 10))
+	var leaf Leaf
+	err := g.client.exchange(ctx, r, func(body io.Reader) error {
+		leaves, err := readLeaves(body, g.id, &index, 1)
+		if err == nil && len(leaves) != 1 {
+			err = errors.New("answer has no receipt")
+		}
+		if err == nil {
+			leaf = leaves[0]
+		}
+		return err
+	})
+	return leaf, err
+}
+
 // readLeaves reads newline-terminated leaves, at most limit.
 func readLeaves(body io.Reader, generation protocol.ID, next *protocol.Index, limit int) ([]Leaf, error) {
 	reader := bufio.NewReaderSize(body, protocol.MaxReceiptBytes+1)

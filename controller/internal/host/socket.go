@@ -2,7 +2,6 @@ package host
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"time"
 
@@ -53,19 +52,8 @@ func (s socket) Witness(ctx context.Context, generation protocol.ID, req protoco
 }
 
 func (s socket) Receipt(ctx context.Context, generation protocol.ID, index protocol.Index) ([]byte, error) {
-	query := hostclient.ReceiptsQuery{Limit: 1}
-	if index > 0 {
-		after := index - 1
-		query.After = &after
-	}
-	page, err := s.c.In(generation).Receipts(ctx, query)
-	if err != nil {
-		return nil, err
-	}
-	if len(page) != 1 || page[0].Receipt.Index != index {
-		return nil, fmt.Errorf("host: the agent did not answer with receipt %d", index)
-	}
-	return page[0].Bytes, nil
+	leaf, err := s.c.In(generation).Receipt(ctx, index)
+	return leaf.Bytes, err
 }
 
 func (s socket) Proof(ctx context.Context, generation protocol.ID, index protocol.Index) (tlog.Proof, error) {

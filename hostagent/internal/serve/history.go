@@ -100,6 +100,16 @@ func (h *Handler) receipts(r *request) (answer, *protocol.Problem) {
 	return answer{status: http.StatusOK, lines: append([][]byte{}, leaves...)}, nil
 }
 
+// receipt gives one leaf. Unlike receipts it reaches below the first index: the
+// receipts of allocations that are not released stay readable one by one.
+func (h *Handler) receipt(r *request) (answer, *protocol.Problem) {
+	leaf, err := h.cfg.Receipts.Leaf(r.index)
+	if err != nil {
+		return answer{}, h.unserved("receipt", err)
+	}
+	return answer{status: http.StatusOK, lines: [][]byte{leaf}}, nil
+}
+
 func (h *Handler) proof(r *request) (answer, *protocol.Problem) {
 	proof, err := h.cfg.Receipts.Proof(r.index)
 	if err != nil {

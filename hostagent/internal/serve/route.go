@@ -52,6 +52,7 @@ var (
 		{method: "GET", pattern: "allocations/{n}/log", serve: (*Handler).log},
 		{method: "PUT", pattern: "release", access: controllers, body: true, serve: (*Handler).release},
 		{method: "GET", pattern: "receipts", query: []string{"after", "limit", "wait"}, serve: (*Handler).receipts},
+		{method: "GET", pattern: "receipts/{i}", serve: (*Handler).receipt},
 		{method: "GET", pattern: "receipts/{i}/proof", serve: (*Handler).proof},
 		{method: "GET", pattern: "checkpoint", serve: (*Handler).checkpoint},
 		{method: "GET", pattern: "consistency", query: []string{"from"}, serve: (*Handler).consistency},

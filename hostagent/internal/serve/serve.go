@@ -40,6 +40,7 @@ type Core interface {
 type Receipts interface {
 	Head() (first, head protocol.Index, changed <-chan struct{})
 	Read(after protocol.Index, limit, maxBytes int) ([][]byte, error)
+	Leaf(index protocol.Index) ([]byte, error) // kept ones below the first index too
 	LeafHash(index protocol.Index) (tlog.Hash, error)
 	TreeAt(size int64) (tlog.Tree, error)
 	Checkpoint() (tlog.Checkpoint, error)

@@ -289,6 +289,11 @@ func TestReleasedHistory(t *testing.T) {
 			if w.Code != 200 {
 				t.Errorf("life %d: proof of %d: %d %s", life, r.Index, w.Code, w.Body)
 			}
+			w = a.do(controllerUID, "GET", "/v1/{g}/receipts/"+strconv.Itoa(int(r.Index)), "")
+			leaf, ended := strings.CutSuffix(w.Body.String(), "\n")
+			if w.Code != 200 || !ended || tlog.LeafDigest([]byte(leaf)) != r.LeafHash {
+				t.Errorf("life %d: receipt %d: %d %s", life, r.Index, w.Code, w.Body)
+			}
 		}
 		w := a.do(controllerUID, "GET", "/v1/{g}/receipts", "")
 		if lines := strings.Split(strings.TrimSpace(w.Body.String()), "\n"); w.Code != 200 || len(lines) != int(h.Index.Head-h.Index.First)+1 || !strings.Contains(lines[0], `"kind":"released"`) {
