@@ -119,6 +119,12 @@ func retryWindow(t *testing.T, f *fixture) {
 	f.s.store.Shift(3 * time.Minute) // the first window, counted from the first acceptance, is over
 	equal(t, "the twin's window is open",
 		must[api.CreateJobAnswer](t, 200, f.user(token, "POST", "/v1/jobs", create, api.HeaderIdempotencyKey, "later")).Job.Job, second.Job.Job)
+	// An upload that the first job took is no obstacle to finding that job.
+	upload := must[api.Upload](t, 201, f.upload(token, "image/png", []byte("p")))
+	page := &api.CreateJob{Kind: "page", Uploads: []string{upload.Upload}}
+	made := must[api.CreateJobAnswer](t, 201, f.user(token, "POST", "/v1/jobs", page, api.HeaderIdempotencyKey, "page-1"))
+	equal(t, "converged",
+		must[api.CreateJobAnswer](t, 200, f.user(token, "POST", "/v1/jobs", page, api.HeaderIdempotencyKey, "page-2")).Job.Job, made.Job.Job)
 	// Without a window, and for another principal, fresh keys are fresh jobs.
 	must[api.CreateJobAnswer](t, 201, f.user(f.token, "POST", "/v1/jobs", create, api.HeaderIdempotencyKey, "other"))
 }

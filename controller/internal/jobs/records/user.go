@@ -44,6 +44,10 @@ func (s *Store) Create(ctx context.Context, who Principal, operation string, cre
 			answer, err = t.createAnswer(id, true)
 			return err
 		}
+		// A converging call names uploads that its first job already has.
+		if id, err = t.converge(who, create, intent); err != nil || id != "" {
+			return err
+		}
 		return t.acceptable(who.Workspace, create, input, data)
 	})
 	if err != nil || known {
@@ -58,8 +62,8 @@ func (s *Store) Create(ctx context.Context, who Principal, operation string, cre
 			return err
 		}
 		replay := id != ""
-		if !replay && who.RetryWindow > 0 && !create.NewIntent {
-			if id, err = t.converge(who, intent); err != nil {
+		if !replay {
+			if id, err = t.converge(who, create, intent); err != nil {
 				return err
 			}
 			if replay = id != ""; replay {
@@ -113,7 +117,11 @@ func (t *transaction) putOperation(who Principal, operation, job, payload, inten
 // converge finds the job that the same principal created from the same payload
 // within the retry window, which counts from that creation and is extended by
 // nothing. Several such jobs are deliberate twins: none is guessed.
-func (t *transaction) converge(who Principal, intent string) (string, error) {
+// Without a window, and for a deliberate twin, it is "".
+func (t *transaction) converge(who Principal, create *api.CreateJob, intent string) (string, error) {
+	if who.RetryWindow <= 0 || create.NewIntent {
+		return "", nil
+	}
 	var jobs []string
 	err := t.rows(func(scan func(...any) error) error {
 		var id string
