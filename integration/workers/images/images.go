@@ -41,8 +41,9 @@ type recipe struct {
 }
 
 var recipes = map[string]recipe{
-	"langid": {program: "langid"},
-	"ocr":    {program: "ocr", root: ocrLayers},
+	"langid":    {program: "langid"},
+	"misbehave": {program: "misbehave"},
+	"ocr":       {program: "ocr", root: ocrLayers},
 }
 
 // Names lists the workers that [Build] knows, sorted.

@@ -108,7 +108,7 @@ func TestBuildLangidTwice(t *testing.T) {
 }
 
 func TestBuildUnknown(t *testing.T) {
-	if _, err := Build(t.Context(), t.TempDir(), "nothing"); err == nil || !strings.Contains(err.Error(), "langid, ocr") {
+	if _, err := Build(t.Context(), t.TempDir(), "nothing"); err == nil || !strings.Contains(err.Error(), "langid, misbehave, ocr") {
 		t.Errorf("%v", err)
 	}
 	if !slices.IsSorted(Names()) {
