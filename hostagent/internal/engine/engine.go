@@ -79,6 +79,9 @@ func withDefaults(o Options) (Options, error) {
 	setDefault(&o.Deadlines.Kill, 10*time.Second)
 	setDefault(&o.Deadlines.Delete, 60*time.Second)
 	setDefault(&o.Deadlines.Image, 30*time.Minute)
+	if o.Deadlines.Delete < leastDelete {
+		return o, fmt.Errorf("engine: the deadline for deletions must be at least %s", leastDelete)
+	}
 	if o.Logger == nil {
 		o.Logger = hclog.NewNullLogger()
 	}

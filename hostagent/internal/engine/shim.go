@@ -23,10 +23,13 @@ import (
 const (
 	// shimPatience is how long the daemon may take to tidy up after a shim, and
 	// shimInterval the time between two looks.
-	shimPatience = 5 * time.Second
+	shimPatience = 3 * time.Second
 	shimInterval = 10 * time.Millisecond
 	// shimGrace is how long a forgotten shim may take to end by itself.
-	shimGrace = 2 * time.Second
+	shimGrace = time.Second
+	// leastDelete is what the above add up to, with room for the calls between:
+	// with less a forgotten shim would never be ended.
+	leastDelete = shimPatience + 3*shimGrace + 2*time.Second
 	// shimSockets is where shims listen, whatever the daemon's own directories.
 	shimSockets = "/run/containerd/s"
 	// runcRoot is where shims keep the runtime's state, one directory for each

@@ -75,7 +75,7 @@ type Deadlines struct {
 	Create time.Duration // container record, snapshot and task; default 60 s
 	Start  time.Duration // default 30 s
 	Kill   time.Duration // default 10 s
-	Delete time.Duration // task, container, snapshot, lease; default 60 s
+	Delete time.Duration // task, container, snapshot, lease; default 60 s, at least 8 s
 	Image  time.Duration // import and pull; default 30 min
 }
 

@@ -389,6 +389,7 @@ func TestOpenWithoutDaemon(t *testing.T) {
 	for _, change := range []func(*Options){
 		func(o *Options) { o.Address = "relative" }, func(o *Options) { o.InitPath = "" },
 		func(o *Options) { o.LogSink.Binary = "hostagent" }, func(o *Options) { o.LogSink.Verb = "" },
+		func(o *Options) { o.Deadlines.Delete = time.Second },
 	} {
 		bad := o
 		change(&bad)
