@@ -54,6 +54,15 @@ func Run(ctx context.Context, c Config, mode Mode, o Options) (err error) {
 				cancel(fmt.Errorf("job service: %w", err))
 			}
 		}()
+		go func() {
+			select {
+			case <-ctx.Done():
+			case <-face.jobs.Failed():
+				// No later write is acknowledged; a fresh process reads the state
+				// again (I35).
+				cancel(fmt.Errorf("job service: storage failed: %w", face.jobs.Err()))
+			}
+		}()
 	}
 	if !mode.HasLanes() {
 		notify(o.Logger, daemon.SdNotifyReady)
