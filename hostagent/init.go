@@ -122,3 +122,9 @@ type LedgerReport = ledger.Report
 func CheckLedger(c Config) (LedgerReport, error) {
 	return ledger.Check(ledgerDir(c), ledgerOptions(c))
 }
+
+// BackupLedger copies the valid part of the ledger into a directory that does
+// not exist yet; the agent may run. The host key is not part of it.
+func BackupLedger(c Config, destination string) (LedgerReport, error) {
+	return ledger.Backup(ledgerDir(c), destination, ledgerOptions(c))
+}

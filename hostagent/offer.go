@@ -100,6 +100,10 @@ func (o *offer) whyNot(ctx context.Context, p *profiles.Profile) string {
 	if err := profiles.Check(p, []string{o.cfg.StateDir, filepath.Dir(o.cfg.Socket), o.cfg.EngineAddress}); err != nil {
 		return err.Error()
 	}
+	if health := o.engine.Health(); !health.Available {
+		// Asking it anyway would hold the start for every profile's deadline.
+		return "the container engine is unavailable: " + health.Detail
+	}
 	if _, err := o.engine.ResolveImage(ctx, p.Image); err != nil {
 		return err.Error()
 	}

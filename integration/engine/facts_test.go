@@ -248,6 +248,10 @@ func TestSecondAgentAndStop(t *testing.T) {
 	if out, err := lab.TryCommand("init"); err == nil || !strings.Contains(err.Error(), "a ledger exists") {
 		t.Errorf("a second init: %v\n%s", err, out)
 	}
+	// A backup of the running agent's ledger is a ledger.
+	if out := lab.Command("ledger", "backup", filepath.Join(t.TempDir(), "backup")); !strings.Contains(out, string(lab.Generation)) {
+		t.Errorf("ledger backup: %s", out)
+	}
 	lab.Stop()
 	if _, err := os.Stat(lab.Socket()); !os.IsNotExist(err) {
 		t.Errorf("the socket is still there: %v", err)
