@@ -132,6 +132,27 @@ func ShowAttempt(c Config, key string) ([]byte, error) {
 	return attempt.Encode(entry.Record)
 }
 
+// RotateStore moves a stopped attempt store to aside and makes an empty one of
+// the configuration's scope, with the same store id and host witnesses. It
+// refuses while an attempt is not archived, and an unchanged scope.
+func RotateStore(c Config, mode Mode, aside string) error {
+	next := storeConfig(c, apiOrigin(c, mode))
+	old := next.Scope
+	if r, err := store.Inspect(next.Dir, nil); err == nil {
+		old = r.Scope
+	}
+	if old == next.Scope {
+		// A rotation that was cut short at its end has the old store aside.
+		if r, err := store.Inspect(aside, nil); err == nil {
+			old = r.Scope
+		}
+	}
+	if old == next.Scope {
+		return fmt.Errorf("the store's scope is the configuration's: change provider.generation first")
+	}
+	return store.Rotate(next, old, aside)
+}
+
 // ResolveAttempt writes an operator's decision about an attempt that holds its
 // lane into the stopped store: a hold that was looked at, or an attempt that was
 // entered before a restart and whose offering says hold. Nothing is sent and

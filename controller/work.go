@@ -57,10 +57,7 @@ func openWork(ctx context.Context, c Config, mode Mode, f *face, o Options) (*wo
 	if err := prepareInputs(c.UploadsDir()); err != nil {
 		return nil, err
 	}
-	records, err := openStore(store.Config{
-		Dir: c.AttemptsDir(), MaxActive: c.Lanes.MaxActive, History: c.Lanes.History, DiskReserve: c.Lanes.DiskReserve.Bytes,
-		Scope: attempt.Scope{APIOrigin: client.Origin(), Provider: c.Provider.ID, Consumer: c.Provider.Consumer, Generation: c.Provider.Generation},
-	}, o.Logger)
+	records, err := openStore(storeConfig(c, client.Origin()), o.Logger)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +77,7 @@ func compose(c Config, o Options, offers []offering.Offering, client *provider.C
 	log := o.Logger
 	begin := &starter.Starter{
 		API: client, Store: records, Claims: table, Policy: policy(c.Retry.StartWindow.Duration), Log: log.Named("starter"),
-		Scope: attempt.Scope{APIOrigin: client.Origin(), Provider: c.Provider.ID, Consumer: c.Provider.Consumer, Generation: c.Provider.Generation},
+		Scope: storeConfig(c, client.Origin()).Scope,
 	}
 	run := executor.Config{
 		API: client, Host: agent, Log: log.Named("executor"), InputsDir: c.UploadsDir(), Reads: reads, Capacity: policy(capacityTime),
@@ -172,6 +169,22 @@ func openStore(cfg store.Config, log hclog.Logger) (*store.Store, error) {
 		log.Warn("a write that was never acknowledged was removed", "file", name)
 	}
 	return s, nil
+}
+
+// storeConfig is the attempt store of a configuration at a job service.
+func storeConfig(c Config, origin string) store.Config {
+	return store.Config{
+		Dir: c.AttemptsDir(), MaxActive: c.Lanes.MaxActive, History: c.Lanes.History, DiskReserve: c.Lanes.DiskReserve.Bytes,
+		Scope: attempt.Scope{APIOrigin: origin, Provider: c.Provider.ID, Consumer: c.Provider.Consumer, Generation: c.Provider.Generation},
+	}
+}
+
+// apiOrigin is the job service that the lanes of a mode talk to.
+func apiOrigin(c Config, mode Mode) string {
+	if mode == Work {
+		return c.Provider.API
+	}
+	return c.LoopbackAPI()
 }
 
 // seenStore keeps the witness in the attempt store.

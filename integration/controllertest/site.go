@@ -172,6 +172,9 @@ func (k *Kit) NewSite(t testing.TB, o Options) *Site {
 	return s
 }
 
+// Flag adds a flag to every later command of the controller.
+func (s *Site) Flag(name, value string) { s.flags = append(s.flags, name, value) }
+
 func freeAddress(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -347,6 +347,29 @@ func TestStopInterruptsWhatRuns(t *testing.T) {
 	}
 }
 
+// A store of another scope is refused before anything is sent; rotation keeps
+// the store's identity, so the host still obeys it.
+func TestRotateStore(t *testing.T) {
+	s := kit.NewSite(t, controllertest.Options{})
+	controller := s.Serve()
+	finished(t, s, s.Submit("before"), "before")
+	s.AwaitReleased()
+	controller.Stop()
+
+	s.Flag("--provider-generation", "2")
+	refused := s.Launch("serve")
+	refused.AwaitExit()
+	if !strings.Contains(refused.Log(), "another scope") {
+		t.Fatalf("a store of another scope was opened:\n%s", refused.Log())
+	}
+	s.Command("store", "rotate", "--aside", s.StateDir()+"/attempts.1")
+	s.Serve()
+	finished(t, s, s.Submit("after"), "after")
+	if host := s.AwaitReleased(); host.Frontiers.Released != 2 {
+		t.Fatalf("released up to %d, want 2", host.Frontiers.Released)
+	}
+}
+
 // Three jobs through two lanes: each is executed once, and history is released
 // to the last number.
 func TestLanesShareOneHost(t *testing.T) {

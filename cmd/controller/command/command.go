@@ -338,7 +338,26 @@ func storeCommand(load loader) *cobra.Command {
 	}
 	resolve.Flags().StringVar(&reference, "reference", "", "the service's identity of the attempt, as store show prints it")
 	resolve.Flags().StringVar(&note, "note", "", "why, for the record")
-	attempts.AddCommand(resolve)
+	var aside, mode string
+	rotate := &cobra.Command{
+		Use: "rotate", Short: "Put the store aside and begin an empty one for a changed scope", Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if aside == "" {
+				return &usageError{errors.New("--aside is required: where the old store goes")}
+			}
+			if mode != string(controller.Serve) && mode != string(controller.Work) {
+				return &usageError{errors.New("--mode must be serve or work")}
+			}
+			c, err := load(cmd)
+			if err != nil {
+				return err
+			}
+			return controller.RotateStore(c, controller.Mode(mode), aside)
+		},
+	}
+	rotate.Flags().StringVar(&aside, "aside", "", "directory that must not exist yet, on the same file system")
+	rotate.Flags().StringVar(&mode, "mode", string(controller.Serve), "serve or work: which job service the new store is for")
+	attempts.AddCommand(resolve, rotate)
 	return attempts
 }
 
