@@ -7,11 +7,17 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"math/big"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/quittance/quittance/controller/api"
+	"github.com/quittance/quittance/protocol"
 )
 
 // writeCertificate makes a self-signed pair with a serial number.
@@ -21,7 +27,7 @@ func writeCertificate(t *testing.T, cert, key string, serial int64, at time.Time
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(serial), DNSNames: []string{"localhost"}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	template := &x509.Certificate{SerialNumber: big.NewInt(serial), DNSNames: []string{"jobs.example.org"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
 	if err != nil {
 		t.Fatal(err)
@@ -75,6 +81,50 @@ func TestCertificateReload(t *testing.T) {
 	}
 	if got := serialOf(t, c); got != 2 {
 		t.Fatalf("serial %d with a broken file", got)
+	}
+}
+
+// The lanes of serve reach their own service by signed exchanges through its
+// listener: plain, with its own certificate, and under a public name that
+// resolves to somebody else.
+func TestLanesReachTheirOwnService(t *testing.T) {
+	for name, row := range map[string]struct {
+		tls    bool
+		origin string
+	}{"plain": {false, ""}, "TLS": {true, ""}, "TLS under a public name": {true, "https://jobs.example.org"}, "plain under a public name": {false, "http://jobs.example.org"}} {
+		t.Run(name, func(t *testing.T) {
+			c, err := LoadConfig("/dev/null", true, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.StateDir, c.Service.Listen, c.Service.PublicOrigin = t.TempDir(), "127.0.0.1:0", row.origin
+			if row.tls {
+				c.Service.TLSCert, c.Service.TLSKey = c.StateDir+"/c.pem", c.StateDir+"/k.pem"
+				writeCertificate(t, c.Service.TLSCert, c.Service.TLSKey, 1, time.Now())
+			}
+			f, err := openFace(t.Context(), c, Options{Logger: hclog.NewNullLogger()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			served := make(chan error, 1)
+			go func() { served <- f.serve() }()
+			client, err := newProvider(t.Context(), c, Serve, f, "test")
+			if err != nil {
+				t.Fatal(err)
+			}
+			answer, err := client.Hello(t.Context(), api.Hello{
+				Store: protocol.NewID(), Seq: 1, Lanes: 1, Versions: api.HelloVersions{API: []int{api.Version}}, Offerings: []api.HelloOffering{},
+			})
+			if err != nil || answer.Provider != c.Provider.ID {
+				t.Errorf("%+v, %v", answer, err)
+			}
+			if err := f.close(); err != nil {
+				t.Error(err)
+			}
+			if err := <-served; err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 
