@@ -157,11 +157,12 @@ type GenesisBody struct {
 }
 
 // AbandonedPrevious names the generation that this one replaces, all of whose
-// containers were stopped and verified gone.
+// containers were stopped and verified gone. Index and LeafHash are of its last
+// receipt, null where its ledger was gone or could not be read.
 type AbandonedPrevious struct {
-	Generation ID     `json:"generation"`
-	Index      Index  `json:"index"`     // its last readable receipt
-	LeafHash   Digest `json:"leaf_hash"` // and that receipt's leaf hash
+	Generation ID      `json:"generation"`
+	Index      *Index  `json:"index"`
+	LeafHash   *Digest `json:"leaf_hash"`
 }
 
 // AgentStartedBody marks each start of the agent.

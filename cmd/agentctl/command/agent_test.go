@@ -2,6 +2,7 @@ package command
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -25,6 +26,9 @@ type recordedAgent struct {
 	first int // receipts below it are pruned
 	list  []protocol.Allocation
 	asked atomic.Int64 // long polls at the end of the history
+
+	draining atomic.Bool
+	drains   atomic.Int64 // PUT drain so far
 }
 
 // newAgent serves a history pruned below first on a socket of its own and
@@ -88,6 +92,9 @@ func (a *recordedAgent) handler() http.Handler {
 		}, problem
 	})
 	answer("PUT "+in+"allocations/{n}/retirement", func(r *http.Request) (any, *protocol.Problem) { return a.retire(r) })
+	answer("PUT "+in+"drain", func(*http.Request) (any, *protocol.Problem) { return a.drain(true), nil })
+	answer("DELETE "+in+"drain", func(*http.Request) (any, *protocol.Problem) { return a.drain(false), nil })
+	answer("PUT "+in+"owner", func(r *http.Request) (any, *protocol.Problem) { return setOwner(r) })
 	mux.HandleFunc("GET "+in+"receipts", a.receipts)
 	mux.HandleFunc("GET "+in+"receipts/{index}/proof", func(w http.ResponseWriter, r *http.Request) {
 		index, err := strconv.Atoi(r.PathValue("index"))
@@ -214,6 +221,34 @@ func (a *recordedAgent) retire(r *http.Request) (any, *protocol.Problem) {
 		OOM: *x.OOM, Durations: protocol.RetireTook{RemoveMillis: 71},
 	})
 	answer.Receipt, answer.LeafHash = leaf, sample.P(tlog.LeafDigest(leaf))
+	return answer, nil
+}
+
+// drain answers as if one allocation ended with every second request.
+func (a *recordedAgent) drain(on bool) protocol.DrainAnswer {
+	answer := protocol.DrainAnswer{Disposition: protocol.Done, Draining: on, Active: 1}
+	if on {
+		answer.Active = max(0, 2-int(a.drains.Add(1))/2)
+	}
+	if a.draining.Swap(on) != on {
+		answer.Receipt = []byte(`{}`)
+	}
+	return answer
+}
+
+func setOwner(r *http.Request) (any, *protocol.Problem) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(err)
+	}
+	var request protocol.OwnerRequest
+	if err := protocol.DecodeStrict(body, protocol.MaxBodyBytes, &request); err != nil {
+		return nil, protocol.NewProblem(protocol.CodeBadRequest, err.Error(), "correct it")
+	}
+	answer := protocol.OwnerAnswer{Disposition: protocol.Done, Owner: request.Owner}
+	if request.Owner != sample.Owner {
+		answer.Receipt = []byte(`{}`)
+	}
 	return answer, nil
 }
 

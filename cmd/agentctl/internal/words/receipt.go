@@ -66,7 +66,10 @@ func of[T any](r protocol.Receipt, say func(T) string) string {
 func genesis(b protocol.GenesisBody) string {
 	text := "agent " + b.Versions.Agent + ", boot " + short(string(b.BootID))
 	if b.Abandoned != nil {
-		text += fmt.Sprintf(", after generation %s was abandoned at receipt %d", short(string(b.Abandoned.Generation)), b.Abandoned.Index)
+		text += fmt.Sprintf(", after generation %s was abandoned", short(string(b.Abandoned.Generation)))
+		if b.Abandoned.Index != nil {
+			text += fmt.Sprintf(" at receipt %d", *b.Abandoned.Index)
+		}
 	}
 	return text
 }
