@@ -205,7 +205,7 @@ func (x *stepper) retire(e Retire) {
 func (x *stepper) stop(a *Allocation, b RetireBody) {
 	x.intendRetire(a, b)
 	if r := x.v.runs[a.Number]; r != nil && r.phase == phaseRunning {
-		r.phase = phaseStopping
+		r.enter(phaseStopping)
 		x.effect(StopEffect{Number: a.Number, Kill: b.Reason == protocol.ReasonOOM})
 	}
 }

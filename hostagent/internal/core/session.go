@@ -99,6 +99,9 @@ type run struct {
 	stuckFrom int64 // boot-time milliseconds at which the failing step began
 }
 
+// enter begins a phase; the step of the one before is over.
+func (r *run) enter(p phase) { r.phase, r.step, r.stepError = p, "", "" }
+
 // bounded limits one kind of receipt of one allocation.
 type bounded struct {
 	lastMillis int64

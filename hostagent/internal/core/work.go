@@ -21,7 +21,7 @@ func (x *stepper) work(e Event) {
 	case WorkStartFailed:
 		a, r := x.live(e.Number, "start failed", phaseStarting)
 		x.intendRetire(a, RetireBody{Reason: protocol.ReasonSetupFailed, Error: bound(e.Error)})
-		r.phase = phaseStopping
+		r.enter(phaseStopping)
 		x.effect(StopEffect{Number: a.Number, Kill: true})
 	case WorkRunning:
 		x.workRunning(e)
@@ -69,14 +69,14 @@ func (x *stepper) workCreated(e WorkCreated) {
 		x.remove(a, r, false)
 		return
 	}
-	r.phase = phaseStarting
+	r.enter(phaseStarting)
 	x.effect(StartEffect{Number: a.Number})
 }
 
 func (x *stepper) workStarted(e WorkStarted) {
 	a, r := x.live(e.Number, "started", phaseStarting)
 	x.receiptStarted(a, e.StartMillis)
-	r.phase = phaseRunning
+	r.enter(phaseRunning)
 	x.effect(WatchEffect{Number: a.Number})
 	x.stopIfAsked(a, r)
 }
@@ -88,7 +88,7 @@ func (x *stepper) workRunning(e WorkRunning) {
 		// start took is known only to be no longer than this.
 		x.receiptStarted(a, x.boot().since(BootTime{BootID: a.Created.BootID, Millis: a.Created.StartTicks * millisPerTick}))
 	}
-	r.phase = phaseRunning
+	r.enter(phaseRunning)
 	x.effect(WatchEffect{Number: a.Number})
 	x.stopIfAsked(a, r)
 }
@@ -107,7 +107,7 @@ func (x *stepper) receiptStarted(a *Allocation, startMillis int64) {
 
 func (x *stepper) stopIfAsked(a *Allocation, r *run) {
 	if a.Retire != nil {
-		r.phase = phaseStopping
+		r.enter(phaseStopping)
 		x.effect(StopEffect{Number: a.Number, Kill: a.Retire.Reason == protocol.ReasonOOM})
 	}
 }
@@ -121,7 +121,7 @@ func (x *stepper) workOOM(e WorkOOM) {
 	}
 	if x.v.CgroupMode == protocol.CgroupV1 && a.Profile.Lifecycle.OOM == profiles.OOMKillGroup && r.phase == phaseRunning {
 		x.intendRetire(a, RetireBody{Reason: protocol.ReasonOOM})
-		r.phase = phaseStopping
+		r.enter(phaseStopping)
 		x.effect(StopEffect{Number: a.Number, Kill: true})
 	}
 }
@@ -147,7 +147,7 @@ func (x *stepper) intendRetire(a *Allocation, b RetireBody) {
 }
 
 func (x *stepper) remove(a *Allocation, r *run, unsettled bool) {
-	r.phase, r.step, r.stepError = phaseRemoving, "", ""
+	r.enter(phaseRemoving)
 	x.effect(removeEffect(a, unsettled))
 }
 
