@@ -327,6 +327,16 @@ func (p *Process) AwaitExit() {
 	}
 }
 
+// Descriptors counts what the process has open.
+func (p *Process) Descriptors() int {
+	p.site.T.Helper()
+	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
+	if err != nil {
+		p.site.T.Fatal(err)
+	}
+	return len(all)
+}
+
 // Killed reports whether the process, which has ended, ended by SIGKILL.
 func (p *Process) Killed() bool {
 	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
