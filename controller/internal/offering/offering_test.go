@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/quittance/quittance/controller/api"
+	"github.com/quittance/quittance/controller/internal/tomlfile"
 )
 
 const good = `
@@ -149,4 +152,26 @@ func TestShippedExamples(t *testing.T) {
 	if len(all) != 3 {
 		t.Fatalf("%d offerings, want langid, ocr and ocr-small", len(all))
 	}
+}
+
+// Any file is an offering that keeps its bounds, or refused with its keys.
+func FuzzOffering(f *testing.F) {
+	f.Add([]byte(good))
+	f.Add([]byte("kind = 1"))
+	f.Add([]byte("[limits]\nwork_time = \"1h\""))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var form file
+		if tomlfile.Decode(data, &form) != nil {
+			return
+		}
+		b := builder{path: filepath.Join(t.TempDir(), "o.toml")}
+		o := b.build(form)
+		if len(b.problems) > 0 {
+			return
+		}
+		if o.Input.MaxBytes <= 0 || o.Input.MaxBytes > api.MaxUploadBytes || o.Response.MaxBytes <= 0 || o.Response.MaxBytes > api.MaxResultBytes ||
+			o.Request.Timeout <= 0 || o.Request.Timeout > MaxWorkTime || o.Limits.WorkTime > MaxWorkTime || len(o.JobStates) == 0 || o.OnOOM == "" {
+			t.Fatalf("accepted out of bounds: %+v", o)
+		}
+	})
 }

@@ -462,3 +462,15 @@ func TestReadyReportFails(t *testing.T) {
 		t.Fatalf("%v", err)
 	}
 }
+
+// A ready answer is a container's word: any bytes, never more than a no.
+func FuzzPointerEquals(f *testing.F) {
+	f.Add([]byte(`{"status":"READY"}`), "/status", "READY")
+	f.Add([]byte(`{"a":{"b/c":true}}`), "/a/b~1c", "true")
+	f.Add([]byte(`[1`), "", "")
+	f.Fuzz(func(t *testing.T, document []byte, pointer, want string) {
+		if pointerEquals(document, pointer, want) && want != "true" && want != "false" && !bytes.Contains(document, []byte(`"`)) {
+			t.Fatal("a value was found in a document without strings")
+		}
+	})
+}
