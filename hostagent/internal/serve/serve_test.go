@@ -59,7 +59,7 @@ func (idleWorkers) Captured(n protocol.Number, _ protocol.ID) (protocol.Log, err
 
 // agent is core, a real ledger and the handler, without sockets.
 type agent struct {
-	t       *testing.T
+	t       testing.TB
 	dir     string
 	signer  *tlog.Signer
 	journal *journal.Journal
@@ -85,7 +85,7 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-func newAgent(t *testing.T) *agent {
+func newAgent(t testing.TB) *agent {
 	t.Helper()
 	a := &agent{t: t, dir: t.TempDir(), log: new(lockedBuffer)}
 	var err error
