@@ -43,7 +43,7 @@ func LogSink(argument string) int { return logsink.Main(argument) }
 // Leftovers lists everything of the agent's on this machine, one a line: what
 // lives on purpose too. Nothing is changed.
 func Leftovers(ctx context.Context, c Config, log hclog.Logger) (found []string, err error) {
-	groups, err := cgroup.Open(cgroup.Options{Root: c.CgroupRoot})
+	groups, err := cgroup.Open(cgroup.Options{Root: c.WorkersCgroup()})
 	if err != nil {
 		return nil, err
 	}

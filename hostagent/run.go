@@ -88,7 +88,7 @@ func (a *agent) open(ctx context.Context, version string) error {
 	if a.bootID, err = process.BootID(); err != nil {
 		return err
 	}
-	if a.groups, err = cgroup.Open(cgroup.Options{Root: a.cfg.CgroupRoot}); err != nil {
+	if a.groups, err = cgroup.Open(cgroup.Options{Root: a.cfg.WorkersCgroup()}); err != nil {
 		return err
 	}
 	if a.signer, err = tlog.LoadKeyFile(hostKeyFile(a.cfg)); err != nil {

@@ -199,13 +199,17 @@ func (m *Manager) List() (groups []protocol.ID, foreign []string, err error) {
 			seen[name] = true
 			if id := protocol.ID(name); id.Valid() {
 				groups = append(groups, id)
-			} else {
+			} else if name != sleeperLeaf {
 				foreign = append(foreign, name)
 			}
 		}
 	}
 	return groups, foreign, nil
 }
+
+// sleeperLeaf is the leaf below the root in which quittance-workers.service
+// keeps its only process; the unit's hold-workers makes it.
+const sleeperLeaf = "hold"
 
 // Group is one allocation's pair of cgroups.
 type Group struct {

@@ -454,8 +454,11 @@ func TestListAndRemoveRoot(t *testing.T) {
 	if _, err := m.Create(nonce, limits); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(filepath.Join(f.dir, "systemd/unit/workers/stranger"), 0o755); err != nil {
-		t.Fatal(err)
+	// The sleeper's leaf belongs there and is not a stranger.
+	for _, name := range []string{"stranger", "hold"} {
+		if err := os.Mkdir(filepath.Join(f.dir, "systemd/unit/workers", name), 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
 	groups, foreign, err := m.List()
 	if err != nil || !cmp.Equal(groups, []protocol.ID{nonce}) || !cmp.Equal(foreign, []string{"stranger"}) {

@@ -76,7 +76,7 @@ func Keys() []Key {
 		{"engine_address", "Socket of containerd."},
 		{"snapshotter", "Snapshotter that containers' file systems are made with."},
 		{"init_path", "The catatonit that runs as PID 1 in containers whose profile says init = true."},
-		{"cgroup_root", "Cgroup below every hierarchy's mount that holds the workers' cgroups; under systemd that of quittance-workers.service."},
+		{"cgroup_root", "Cgroup below every hierarchy's mount that holds the workers' cgroups; auto is that of quittance-workers.service where systemd runs, and /quittance elsewhere."},
 		{"max_slots", "Allocations at once that are not consumed, 1 to 512; above it new ones are refused with capacity."},
 		{"max_unreleased", "Consumed allocations whose history is not released, 1 to 1024; above it new ones are refused with history_full."},
 		{"memory_budget", "Sum of the memory limits of all allocations that are not retired; 0B for no bound."},
@@ -97,12 +97,28 @@ func Default() Config {
 		StateDir: "/var/lib/quittance", Socket: "/run/quittance/agent.sock", SocketGroup: "",
 		ControllerUIDs: Users{}, OperatorUIDs: Users{int64(0)},
 		ProfileDir: "/etc/quittance/profiles", EngineAddress: "/run/containerd/containerd.sock", Snapshotter: "overlayfs",
-		InitPath: "/usr/bin/catatonit", CgroupRoot: "/quittance", MaxSlots: 16, MaxUnreleased: 256,
+		InitPath: "/usr/bin/catatonit", CgroupRoot: autoCgroupRoot, MaxSlots: 16, MaxUnreleased: 256,
 		StuckAfter: Duration{2 * time.Minute}, ExitGrace: Duration{5 * time.Second},
 		EngineReadTime: Duration{10 * time.Second}, EngineMakeTime: Duration{time.Minute},
 		EngineStartTime: Duration{30 * time.Second}, EngineDropTime: Duration{time.Minute},
 		LogLevel: "info", LogFormat: "auto",
 	}
+}
+
+// autoCgroupRoot leaves the choice to WorkersCgroup. The unit and an operator's
+// command line must mean the same cgroup without being told.
+const autoCgroupRoot = "auto"
+
+// WorkersCgroup is the cgroup that cgroup_root means on this machine.
+func (c Config) WorkersCgroup() string {
+	if c.CgroupRoot != autoCgroupRoot {
+		return c.CgroupRoot
+	}
+	// The directory that sd_booted(3) looks for.
+	if info, err := os.Lstat("/run/systemd/system"); err == nil && info.IsDir() {
+		return "/system.slice/quittance-workers.service"
+	}
+	return "/quittance"
 }
 
 // Error lists everything that is wrong with a configuration.
@@ -211,7 +227,7 @@ func (c *Config) check() []string {
 	bad := func(key, reason string) { problems = append(problems, key+" "+reason) }
 	for key, path := range map[string]string{
 		"state_dir": c.StateDir, "socket": c.Socket, "profile_dir": c.ProfileDir, "engine_address": c.EngineAddress,
-		"init_path": c.InitPath, "cgroup_root": c.CgroupRoot,
+		"init_path": c.InitPath, "cgroup_root": c.WorkersCgroup(),
 	} {
 		if !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/" {
 			bad(key, "must be an absolute path without . or .. and not / itself")

@@ -130,3 +130,19 @@ func TestPrintedConfigurationReadsBack(t *testing.T) {
 		t.Errorf("got\n%s", back)
 	}
 }
+
+// An operator's command means the same cgroup as the unit, by default.
+func TestWorkersCgroup(t *testing.T) {
+	c := Default()
+	want := "/quittance"
+	if _, err := os.Stat("/run/systemd/system"); err == nil {
+		want = "/system.slice/quittance-workers.service"
+	}
+	if got := c.WorkersCgroup(); got != want {
+		t.Errorf("auto means %s here, expected %s", got, want)
+	}
+	c.CgroupRoot = "/mine"
+	if got := c.WorkersCgroup(); got != "/mine" {
+		t.Errorf("/mine means %s", got)
+	}
+}
