@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -34,8 +35,9 @@ type Kit struct {
 }
 
 // NewKit builds the agent with the build tags given, the worker and its image.
-// The caller calls Close.
-func NewKit(tags string) (k *Kit, err error) {
+// The image also gets further programs, given as import paths; each lies at
+// the root by its own name. The caller calls Close.
+func NewKit(tags string, programs ...string) (k *Kit, err error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("this lane needs root: it starts containers")
 	}
@@ -62,7 +64,18 @@ func NewKit(tags string) (k *Kit, err error) {
 	if err != nil {
 		return nil, err
 	}
-	layer, err := ociarchive.Files([]ociarchive.File{program}, "/tmp", "/proc", "/sys", "/dev")
+	files := []ociarchive.File{program}
+	for _, pkg := range programs {
+		name := path.Base(pkg)
+		if err := build(filepath.Join(dir, name), pkg, ""); err != nil {
+			return nil, err
+		}
+		if program, err = ociarchive.Binary(filepath.Join(dir, name), "/"+name); err != nil {
+			return nil, err
+		}
+		files = append(files, program)
+	}
+	layer, err := ociarchive.Files(files, "/tmp", "/proc", "/sys", "/dev")
 	if err != nil {
 		return nil, err
 	}
@@ -92,6 +105,10 @@ type Lab struct {
 	cgroup string // of the agent, below every hierarchy
 	pinned string
 	flags  []string
+
+	// EngineAddress, where it is not empty, goes before the engine's own socket
+	// in every command that follows: a proxy's, for example.
+	EngineAddress string
 
 	Engine     *privateengine.Engine
 	Generation protocol.ID
@@ -151,7 +168,7 @@ func (l *Lab) StateDir() string { return l.path("state") }
 
 func (l *Lab) arguments(verb ...string) []string {
 	return append(append(verb, "--config", "/dev/null",
-		"--state-dir", l.StateDir(), "--socket", l.Socket(), "--profile-dir", l.path("profiles"), "--engine-address", l.Engine.Address(),
+		"--state-dir", l.StateDir(), "--socket", l.Socket(), "--profile-dir", l.path("profiles"), "--engine-address", orElse(l.EngineAddress, l.Engine.Address()),
 		"--cgroup-root", l.cgroup, "--controller-uids", "0", "--operator-uids", "0", "--log-level", "debug",
 		// An unknown creation is looked for again after the longest of these.
 		"--engine-create-timeout", "5s", "--engine-start-timeout", "5s", "--engine-delete-timeout", "10s", "--engine-read-timeout", "3s",
@@ -181,16 +198,19 @@ func (l *Lab) TryCommand(verb ...string) (string, error) {
 	return stdout.String(), nil
 }
 
-// Profile writes a profile of the test image; more is added to its end, and
-// keys of its own tables come from the arguments of [Profile].
+// Profile writes a profile of the test image.
 func (l *Lab) Profile(name string, p Profile) {
 	l.t.Helper()
 	if p.Memory == "" {
 		p.Memory = "64MiB"
 	}
-	text := fmt.Sprintf("name = %q\nimage = %q\nargs = [\"/worker\", %s]\n[resources]\nmemory = %q\n[channel]\naddress = \"tcp://127.0.0.1:8080\"\n"+
-		"ready = { connect = true }\nmax_channels = 4\n[lifecycle]\nstop_grace = %q\n%s\n[process]\ninit = %v\n",
-		name, l.pinned, quoted(p.Args), p.Memory, orElse(p.Grace, "2s"), p.Lifecycle, !p.NoInit)
+	if p.Channels == 0 {
+		p.Channels = 4
+	}
+	text := fmt.Sprintf("name = %q\nimage = %q\nargs = [%s]\n[resources]\nmemory = %q\n%s\n[channel]\naddress = %q\n"+
+		"ready = { connect = true }\nmax_channels = %d\n[lifecycle]\nstop_grace = %q\n%s\n[process]\ninit = %v\n%s\n",
+		name, l.pinned, quoted(append([]string{orElse(p.Program, "/worker")}, p.Args...)), p.Memory, p.Resources,
+		orElse(p.Address, "tcp://127.0.0.1:8080"), p.Channels, orElse(p.Grace, "2s"), p.Lifecycle, !p.NoInit, p.Tables)
 	if err := os.WriteFile(l.path("profiles/"+name+".toml"), []byte(text), 0o644); err != nil {
 		l.t.Fatal(err)
 	}
@@ -198,11 +218,16 @@ func (l *Lab) Profile(name string, p Profile) {
 
 // Profile is what tests vary.
 type Profile struct {
-	Args      []string // of the worker
+	Program   string   // default /worker
+	Args      []string // of the program
 	Memory    string   // default 64MiB
+	Resources string   // further lines of [resources]
+	Address   string   // of the channel; default tcp://127.0.0.1:8080
+	Channels  int      // max_channels; default 4
 	Grace     string   // default 2s
 	Lifecycle string   // further lines of [lifecycle]
 	NoInit    bool
+	Tables    string // further tables, after all others
 }
 
 func quoted(args []string) string {

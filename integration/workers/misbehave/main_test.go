@@ -81,6 +81,9 @@ func start(t *testing.T, mode string, more ...string) *fault {
 	return f
 }
 
+// id is its process, as text.
+func (f *fault) id() string { return strconv.Itoa(f.cmd.Process.Pid) }
+
 // ask sends one request and returns status, the first bytes of the body and
 // the error that ended it.
 func (f *fault) ask(t *testing.T, method, path string, limit int64, patience time.Duration) (int, string, error) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"os"
@@ -89,7 +90,21 @@ func silent(ctx context.Context, _ options, l net.Listener) error {
 	return raw(ctx, l, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 }
 
-func deaf(ctx context.Context, _ options, _ net.Listener) error {
+// deaf never accepts. Its backlog is the shortest, so that it is soon full.
+func deaf(ctx context.Context, _ options, l net.Listener) error {
+	socket, ok := l.(syscall.Conn)
+	if !ok {
+		return errors.New("mode deaf needs a socket")
+	}
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var shortened error
+	err = raw.Control(func(fd uintptr) { shortened = syscall.Listen(int(fd), 1) })
+	if err = errors.Join(err, shortened); err != nil {
+		return err
+	}
 	<-ctx.Done()
 	return nil
 }
