@@ -6,7 +6,7 @@
 #	packaging/build.sh [DIRECTORY]
 #
 # QUITTANCE_VERSION names the version and SOURCE_DATE_EPOCH the time; the defaults
-# are made of the commit.
+# are made of the commit. QUITTANCE_PACKAGERS="deb" leaves the .rpm out.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -38,7 +38,7 @@ find "$stage" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 
 # nfpm has a module graph of its own: it is run, not required.
 for program in hostagent controller agentctl; do
-	for kind in deb rpm; do
+	for kind in ${QUITTANCE_PACKAGERS:-deb rpm}; do
 		go run "$nfpm" package --config "packaging/nfpm/$program.yaml" --packager "$kind" --target "$out/"
 	done
 done
