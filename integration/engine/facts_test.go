@@ -80,7 +80,8 @@ func TestExitFacts(t *testing.T) {
 		if r.Reason != protocol.ReasonOOM || r.OOM.Verdict != protocol.VerdictKilled || *r.OOM.Scope != protocol.ScopeContainer || *r.OOM.Counters.OOMKill < 1 {
 			t.Errorf("reason %s, oom %+v", r.Reason, r.OOM)
 		}
-		if *r.Peaks.MemoryBytes < 32<<20 || *r.Peaks.MemoryBytes > 64<<20 {
+		// The kernel charges in batches: a peak may pass the limit by some pages.
+		if *r.Peaks.MemoryBytes < 32<<20 || *r.Peaks.MemoryBytes > 65<<20 {
 			t.Errorf("peak %d at a limit of 64 MiB", *r.Peaks.MemoryBytes)
 		}
 	})
@@ -245,8 +246,8 @@ func TestSecondAgentAndStop(t *testing.T) {
 	if out, err := lab.TryCommand("run"); err == nil || !strings.Contains(err.Error(), "stop that agent first") {
 		t.Errorf("a second agent: %v\n%s", err, out)
 	}
-	if out, err := lab.TryCommand("init"); err == nil || !strings.Contains(err.Error(), "a ledger exists") {
-		t.Errorf("a second init: %v\n%s", err, out)
+	if out, err := lab.TryCommand("init"); err == nil || !strings.Contains(err.Error(), "stop that agent first") {
+		t.Errorf("an init beside a running agent: %v\n%s", err, out)
 	}
 	// A backup of the running agent's ledger is a ledger.
 	if out := lab.Command("ledger", "backup", filepath.Join(t.TempDir(), "backup")); !strings.Contains(out, string(lab.Generation)) {
@@ -255,6 +256,9 @@ func TestSecondAgentAndStop(t *testing.T) {
 	lab.Stop()
 	if _, err := os.Stat(lab.Socket()); !os.IsNotExist(err) {
 		t.Errorf("the socket is still there: %v", err)
+	}
+	if out, err := lab.TryCommand("init"); err == nil || !strings.Contains(err.Error(), "a ledger exists") {
+		t.Errorf("a second init: %v\n%s", err, out)
 	}
 	lab.Start()
 	if after := c.await(1, protocol.StateStarted); *after.Container != *before.Container || after.State != protocol.StateStarted {
