@@ -49,6 +49,12 @@ crash: setup ## processes killed and disks cut at every step; as root
 e2e: setup ## whole systems of the real binaries; as root
 	$(LANES) -timeout 15m e2e
 
+JOBS ?= 1000
+SEED ?= 7
+.PHONY: soak
+soak: setup ## JOBS (default 1000) through lossy networks and random kills chosen by SEED; as root
+	$(GO) test -tags e2e -count=1 -timeout 24h -v -run TestJobsThroughStorms ./integration/soak -args -jobs $(JOBS) -seed $(SEED)
+
 .PHONY: vm-setup
 vm-setup:
 	integration/setup/install.sh qemu-system-x86 qemu-utils mmdebstrap

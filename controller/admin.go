@@ -3,7 +3,10 @@ package controller
 import (
 	"context"
 	"fmt"
+	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -130,6 +133,33 @@ func ShowAttempt(c Config, key string) ([]byte, error) {
 		return nil, fmt.Errorf("the attempt store has no record with this key; `controller store check` lists the active ones")
 	}
 	return attempt.Encode(entry.Record)
+}
+
+// ExportStore writes every record of a stopped attempt store to w, active ones
+// first, one canonical document a line and each group in order of its keys. They
+// hold job input and results. Damage stops it: what is not whole is not a copy.
+func ExportStore(c Config, w io.Writer) error {
+	r, err := store.Inspect(c.AttemptsDir(), nil)
+	if err != nil {
+		return err
+	}
+	if len(r.Damage) > 0 {
+		return fmt.Errorf("the attempt store is damaged: %w; `controller store check` lists everything", r.Damage[0])
+	}
+	entries := r.Active
+	for _, key := range slices.Sorted(maps.Keys(r.Records)) {
+		entries = append(entries, r.Records[key])
+	}
+	for _, e := range entries {
+		data, err := attempt.Encode(e.Record)
+		if err != nil {
+			return err
+		}
+		if _, err := w.Write(append(data, '\n')); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // RotateStore moves a stopped attempt store to aside and makes an empty one of

@@ -7,14 +7,16 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // Proxy stands between lanes and job service. It forwards every request as it
-// is and can lose the replies of some: the service has acted, the lanes learn
-// nothing.
+// is, can lose the replies of some (the service has acted, the lanes learn
+// nothing), and can have a weather. It keeps what was sent.
 type Proxy struct {
 	listener net.Listener
 	server   *http.Server
@@ -24,6 +26,26 @@ type Proxy struct {
 	mu     sync.Mutex
 	losses map[string]int      // left, by the path's end
 	bodies map[string][][]byte // of every request, by the path's end
+	sent   []Exchange          // everything that changes something, as the lanes sent it
+
+	weather *Weather // nil: calm
+}
+
+// Exchange is one request of the lanes that the proxy saw.
+type Exchange struct {
+	Path   string
+	Body   []byte
+	Status int // of the answer that went back whole, 0 where none did
+}
+
+// Weather gives the proxy a weather; call it before any lanes run.
+func (p *Proxy) Weather(w *Weather) { p.weather = w }
+
+// Exchanges are the requests other than GET so far, in the order of their ends.
+func (p *Proxy) Exchanges() []Exchange {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.sent)
 }
 
 func newProxy(t testing.TB, upstream string) *Proxy {
@@ -89,7 +111,50 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		panic(http.ErrAbortHandler)
 	}
-	lost := r.Method != http.MethodGet && p.lost(r.URL.Path, body)
+	status := 0
+	if r.Method != http.MethodGet {
+		defer func() { p.note(Exchange{r.URL.Path, body, status}) }()
+	}
+	fault, late := p.weather.next()
+	lost := r.Method != http.MethodGet && p.lost(r.URL.Path, body) || fault == FaultDropReply
+	switch fault {
+	case FaultDropRequest:
+		panic(http.ErrAbortHandler)
+	case FaultDelay:
+		<-time.After(late)
+	case FaultDuplicate:
+		first := p.forward(r, body)
+		_, err := io.Copy(io.Discard, first.Body)
+		if errors.Join(err, first.Body.Close()) != nil {
+			panic(http.ErrAbortHandler)
+		}
+	}
+	answer := p.forward(r, body)
+	defer answer.Body.Close() // read only
+	if lost {
+		panic(http.ErrAbortHandler) // the connection breaks without a byte of the answer
+	}
+	for name, values := range answer.Header {
+		w.Header()[name] = values
+	}
+	w.WriteHeader(answer.StatusCode)
+	if fault == FaultReset {
+		reset(w, answer.Body)
+	}
+	if _, err := io.Copy(w, answer.Body); err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	status = answer.StatusCode
+}
+
+func (p *Proxy) note(e Exchange) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sent = append(p.sent, e)
+}
+
+// forward delivers a request once.
+func (p *Proxy) forward(r *http.Request, body []byte) *http.Response {
 	// A request that arrived is delivered, whoever still waits for its answer.
 	out, err := http.NewRequestWithContext(context.WithoutCancel(r.Context()), r.Method, "http://"+p.upstream+r.URL.RequestURI(), bytes.NewReader(body))
 	if err != nil {
@@ -103,15 +168,26 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		panic(http.ErrAbortHandler)
 	}
-	defer answer.Body.Close()
-	if lost {
-		panic(http.ErrAbortHandler) // the connection breaks without a byte of the answer
+	return answer
+}
+
+// reset sends the head and half of what is there of the answer, then resets the
+// connection, which the other side sees as ECONNRESET.
+func reset(w http.ResponseWriter, body io.Reader) {
+	half := make([]byte, 64)
+	n, err := io.ReadFull(body, half)
+	if n > 1 && (err == nil || errors.Is(err, io.ErrUnexpectedEOF)) {
+		_, err = w.Write(half[:n/2])
 	}
-	for name, values := range answer.Header {
-		w.Header()[name] = values
-	}
-	w.WriteHeader(answer.StatusCode)
-	if _, err := io.Copy(w, answer.Body); err != nil {
+	control := http.NewResponseController(w)
+	err = errors.Join(err, control.Flush())
+	conn, _, hijack := control.Hijack()
+	if hijack != nil {
 		panic(http.ErrAbortHandler)
 	}
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		err = errors.Join(err, tcp.SetLinger(0))
+	}
+	_ = errors.Join(err, conn.Close()) // whatever failed, the connection is broken, as intended
+	panic(http.ErrAbortHandler)
 }

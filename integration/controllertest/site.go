@@ -240,6 +240,12 @@ func (s *Site) StartAPI() *Process {
 	s.T.Helper()
 	line := s.Command("provider", "key")
 	s.Command("provider", "add", strings.TrimSpace(line))
+	return s.RestartAPI()
+}
+
+// RestartAPI starts the job service again after its end.
+func (s *Site) RestartAPI() *Process {
+	s.T.Helper()
 	p := s.Launch("api")
 	s.awaitService(p)
 	return p

@@ -3,6 +3,7 @@
 package command
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -318,6 +319,17 @@ func storeCommand(load loader) *cobra.Command {
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s\n", text)
 			return nil
+		},
+	})
+	attempts.AddCommand(&cobra.Command{
+		Use: "export", Short: "Print every record in its canonical form, one a line; they hold job input and results", Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := load(cmd)
+			if err != nil {
+				return err
+			}
+			out := bufio.NewWriter(cmd.OutOrStdout())
+			return errors.Join(controller.ExportStore(c, out), out.Flush())
 		},
 	})
 	var reference, note string

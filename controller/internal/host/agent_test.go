@@ -276,8 +276,9 @@ func (a *agent) Proof(_ context.Context, _ protocol.ID, index protocol.Index) (q
 	return quittancelog.Proof{Index: index, Hashes: hashes, Checkpoint: a.checkpoint()}, err
 }
 
-func (a *agent) Channel(context.Context, protocol.ID, protocol.Number, string) (net.Conn, error) {
-	return nil, refused(protocol.CodeNotConnectable)
+func (a *agent) Channel(_ context.Context, _ protocol.ID, n protocol.Number, _ string) (conn net.Conn, err error) {
+	err = a.exchange("channel", n, func() error { return refused(protocol.CodeNotConnectable) })
+	return nil, err
 }
 
 func (a *agent) log() []string {

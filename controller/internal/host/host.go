@@ -252,10 +252,21 @@ func (h *Host) Profiles(ctx context.Context) (map[string]protocol.ProfileInfo, e
 }
 
 // Channel opens a connected stream to the worker of an allocation. A refusal
-// is a *[protocol.Problem]: not_connectable, exited, retiring, channel_limit.
+// is a *[protocol.Problem]: not_connectable, exited, retiring, channel_limit. A
+// hand-over that was lost is asked for again until ctx ends: nothing was said
+// over it, and the agent counts it as handed out.
 func (h *Host) Channel(ctx context.Context, n protocol.Number, purpose string) (net.Conn, error) {
 	generation, _ := h.identity()
-	return h.client.Channel(ctx, generation, n, purpose)
+	pause := h.pauses()
+	for {
+		conn, err := h.client.Channel(ctx, generation, n, purpose)
+		if err == nil || settled(err) {
+			return conn, err
+		}
+		if waitErr := pause(ctx); waitErr != nil {
+			return nil, errors.Join(waitErr, err)
+		}
+	}
 }
 
 // waitStep bounds one long-poll.

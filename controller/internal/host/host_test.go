@@ -287,6 +287,27 @@ func TestWaitRepeatsLostReads(t *testing.T) {
 	})
 }
 
+// A lost hand-over is asked for again, an answer is an answer, and the context
+// bounds it all.
+func TestChannelRepeatsLostHandovers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAgent(t)
+		h, _, _ := newHost(a)
+		a.lose = lossy("channel", "after", 3)
+		_, err := h.Channel(t.Context(), 1, "a")
+		if problem, ok := errors.AsType[*protocol.Problem](err); !ok || problem.Code != protocol.CodeNotConnectable {
+			t.Fatalf("%v", err)
+		}
+		want(t, a, "[channel 1 channel 1 channel 1 channel 1]")
+		a.lose = lossy("channel", "before", 1_000_000)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := h.Channel(ctx, 1, "a"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("%v", err)
+		}
+	})
+}
+
 // I5, I7, I11: whatever is lost, interrupted or refused, numbers are proposed
 // one after the other, every accepted one has an intent, and an intent without
 // an allocation is one whose number is settled by its retirement.

@@ -155,9 +155,9 @@ func (l *Lane) attempt(c Contexts, s Selection) (breaker.End, error) {
 	}
 	l.Log.Info("attempt begun", "lane", l.Number, "attempt", j.Key(), "job", s.Job.Job, "kind", s.Job.Kind)
 	for err := l.Starter.Send(c.Work, j); err != nil; err = l.Starter.Send(c.Work, j) {
-		if fatal := l.pause(c, j, "start", 1, err); fatal != nil {
+		if end := l.pause(c, j, "start", 1, err); end != nil {
 			j.Close()
-			return breaker.Neutral, fatal
+			return breaker.Neutral, end
 		}
 	}
 	known := recovery.Case{Agent: s.Agent, Adapter: s.Offering.Adapter}
@@ -200,12 +200,7 @@ func (l *Lane) execute(job executor.Job, larger *protocol.ProfileInfo) (executor
 	l.Log.Warn("execution failed; a replacement may follow", "attempt", job.Journal.Key(), "class", result.Failed.Code, "error", result.Failed.Cause)
 	first := result
 	job.Earlier = &first
-	ends, err := retirement.Run(job.Observer.Context(), l.Host, job.Journal, "a replacement follows", l.Log)
-	for _, end := range ends {
-		if end.Allocation.Number != 0 {
-			first.Facts[end.Number] = end.Allocation
-		}
-	}
+	err = l.retireFirst(job, first.Facts)
 	if err == nil {
 		err = job.Observer.Fresh() // no new acceptance without an allowed observation
 	}
@@ -233,6 +228,41 @@ func (l *Lane) execute(job executor.Job, larger *protocol.ProfileInfo) (executor
 	return executor.Run(l.Executor, job)
 }
 
+// retireFirst settles the first allocation before a replacement and adds its
+// facts. What fails is taken up again until it is done or the attempt must stop:
+// a lost answer of the host is no reason to give the replacement up.
+func (l *Lane) retireFirst(job executor.Job, facts map[protocol.Number]protocol.Allocation) error {
+	ctx := job.Observer.Context()
+	for failed := 1; ; failed++ {
+		ends, err := retirement.Run(ctx, l.Host, job.Journal, "a replacement follows", l.Log)
+		for _, end := range ends {
+			if end.Allocation.Number != 0 {
+				facts[end.Number] = end.Allocation
+			}
+		}
+		if err == nil || fatal(err) {
+			return err
+		}
+		wait := l.Pace.Ceiling(failed)
+		l.Log.Warn("a replacement waits for the first allocation's end", "lane", l.Number, "attempt", job.Journal.Key(), "wait", wait, "error", err)
+		select {
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), err)
+		case <-time.After(wait):
+		}
+	}
+}
+
+// fatal reports whether no repetition can help: the store has failed, or our
+// own program has a fault.
+func fatal(err error) bool {
+	if _, failed := errors.AsType[*store.FailedError](err); failed {
+		return true
+	}
+	_, fault := errors.AsType[*attempt.TransitionError](err)
+	return fault
+}
+
 // finish drives the record from whatever state it is in until it holds the
 // lane no more. It is the one path of steady state and of recovery (I15).
 func (l *Lane) finish(c Contexts, j *journal.Attempt, known recovery.Case) error {
@@ -249,8 +279,8 @@ func (l *Lane) finish(c Contexts, j *journal.Attempt, known recovery.Case) error
 			failed = 0
 			continue
 		}
-		if fatal := l.pause(c, j, step, failed, err); fatal != nil {
-			return fatal
+		if end := l.pause(c, j, step, failed, err); end != nil {
+			return end
 		}
 	}
 }
@@ -287,11 +317,8 @@ func (l *Lane) step(ctx context.Context, j *journal.Attempt, known recovery.Case
 // pause waits before a failed step is taken up again. It returns an error when
 // the lane must end: the store has failed, or what is not settled stays.
 func (l *Lane) pause(c Contexts, j *journal.Attempt, step string, failed int, err error) error {
-	if _, fatal := errors.AsType[*store.FailedError](err); fatal {
+	if fatal(err) {
 		return err
-	}
-	if _, fatal := errors.AsType[*attempt.TransitionError](err); fatal {
-		return err // a fault of our own program
 	}
 	wait := l.Pace.Ceiling(failed)
 	if c.Final.Err() == nil {

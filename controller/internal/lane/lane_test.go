@@ -136,6 +136,20 @@ func TestReplacement(t *testing.T) {
 	})
 }
 
+// FR-27: answers of the host that are lost between the two executions delay the
+// replacement and do not prevent it.
+func TestReplacementWaitsOutLosses(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		failFirst(w, vanish)
+		w.lost = 3
+		r, ok := w.run(pure(offering.OnOOMFail), always(t)).(attempt.TerminalConfirmed)
+		if !ok || r.Outcome.Operation != attempt.OperationComplete || len(r.Executions) != 2 {
+			t.Fatalf("record is %s; events %q", stateOf(w), w.events)
+		}
+		w.order("first", "consume 1", "consume 1", "consume 1", "consume 1", "allocate 2", "executed", "complete")
+	})
+}
+
 // What is never replaced, and how a second failure ends.
 func TestReplacementBounds(t *testing.T) {
 	for name, row := range map[string]struct {

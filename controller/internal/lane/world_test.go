@@ -29,6 +29,7 @@ import (
 	"github.com/quittance/quittance/controller/internal/starter"
 	"github.com/quittance/quittance/controller/internal/store"
 	"github.com/quittance/quittance/protocol"
+	"github.com/quittance/quittance/protocol/hostclient"
 )
 
 const generation = protocol.ID("000000000000000000000000000000ff")
@@ -56,6 +57,7 @@ type world struct {
 	allocations map[protocol.Number]*protocol.Allocation
 	refusals    []protocol.Code // of the next allocations
 	stuck       bool
+	lost        int  // consumptions whose answer is lost
 	killed      bool // the kernel kills when the worker ends or answers
 
 	// The worker.
@@ -399,6 +401,10 @@ func (w *world) Consume(_ context.Context, a protocol.Allocation) (protocol.Allo
 	defer w.mu.Unlock()
 	known := w.allocations[a.Number]
 	known.State = protocol.StateConsumed
+	if w.lost > 0 {
+		w.lost--
+		return protocol.Allocation{}, &hostclient.LostError{Op: "consume", Err: io.ErrUnexpectedEOF}
+	}
 	return *known, nil
 }
 

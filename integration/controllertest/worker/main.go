@@ -1,7 +1,8 @@
 // Command worker is what the controller's lane tests run inside containers: a
 // static HTTP server whose behaviour the request itself chooses. Every request
-// that it begins to work on leaves a line in /gate/executions, so that a test
-// counts what really ran, and "hold" waits until the test makes /gate/open.
+// that it begins to work on leaves a line with the digest of its bytes in
+// /gate/executions, so that a test counts what really ran, and "hold" waits
+// until the test makes /gate/open.
 package main
 
 import (
@@ -27,19 +28,25 @@ func predict(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return // the request was cut: nothing was executed
 	}
-	begun()
+	sum := sha256.Sum256(body)
+	begun(hex.EncodeToString(sum[:]))
 	verb, argument, _ := strings.Cut(string(body), " ")
+	argument, _, _ = strings.Cut(argument, " ") // more words only tell requests apart
 	switch verb {
 	case "hold":
 		for !exists("/gate/open") {
 			time.Sleep(5 * time.Millisecond)
 		}
+	case "pause": // MILLISECONDS: works that long
+		n, err := strconv.Atoi(argument)
+		fail(err)
+		time.Sleep(time.Duration(n) * time.Millisecond)
 	case "eatonce": // MEBIBYTES: the first execution eats, a replacement does not
-		if executions() == 1 {
+		if executions(hex.EncodeToString(sum[:])) == 1 {
 			eat(argument)
 		}
 	case "exitonce": // CODE: likewise
-		if executions() == 1 {
+		if executions(hex.EncodeToString(sum[:])) == 1 {
 			code, err := strconv.Atoi(argument)
 			fail(err)
 			os.Exit(code)
@@ -54,24 +61,23 @@ func predict(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusUnprocessableEntity)
 		return
 	}
-	sum := sha256.Sum256(body)
 	answer(w, fmt.Sprintf(`{"length":%d,"sha256":"%s"}`, len(body), hex.EncodeToString(sum[:])))
 }
 
 // begun leaves a line that survives whatever becomes of the process.
-func begun() {
+func begun(digest string) {
 	f, err := os.OpenFile("/gate/executions", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666)
 	fail(err)
-	_, err = f.WriteString("x\n")
+	_, err = f.WriteString(digest + "\n")
 	fail(err)
 	fail(f.Close())
 }
 
-// executions counts the lines that begun left.
-func executions() int {
+// executions counts the lines that begun left for a digest.
+func executions(digest string) int {
 	data, err := os.ReadFile("/gate/executions")
 	fail(err)
-	return strings.Count(string(data), "\n")
+	return strings.Count(string(data), digest+"\n")
 }
 
 func exists(path string) bool {
