@@ -66,12 +66,28 @@ var ErrLate = errors.New("journal: the event's write is not settled yet")
 // Apply moves the record by one event and returns once that is durable. A
 // refusal of the transition, a storage failure and [ErrLate] are the errors;
 // after any of them [Attempt.Record] still says what is durable.
+//
+// Only the claim's holder decides, but facts may be added to the record beside
+// it (a stuck allocation that came loose): then the event is taken on top of
+// them, or refused by the transition.
 func (a *Attempt) Apply(ctx context.Context, event attempt.Event) error {
 	a.writing.Lock()
 	defer a.writing.Unlock()
 	if err := a.settle(ctx); err != nil {
 		return err
 	}
+	for {
+		err := a.write(ctx, event)
+		conflict, ok := errors.AsType[*store.ConflictError](err)
+		if !ok {
+			return err
+		}
+		a.adopt(conflict.Current)
+	}
+}
+
+// write makes one try at an event on the record as it is known.
+func (a *Attempt) write(ctx context.Context, event attempt.Event) error {
 	a.mu.Lock()
 	from := a.entry
 	a.mu.Unlock()
@@ -94,7 +110,8 @@ func (a *Attempt) Apply(ctx context.Context, event attempt.Event) error {
 	return nil
 }
 
-// settle waits for a write that an earlier Apply left behind.
+// settle waits for a write that an earlier Apply left behind. One that was
+// refused changed nothing and is reported once.
 func (a *Attempt) settle(ctx context.Context) error {
 	a.mu.Lock()
 	late := a.late
@@ -109,6 +126,9 @@ func (a *Attempt) settle(ctx context.Context) error {
 	}
 	entry, err := late.Wait(ctx)
 	if err != nil {
+		a.mu.Lock()
+		a.late = nil
+		a.mu.Unlock()
 		return err
 	}
 	a.adopt(entry)

@@ -134,3 +134,38 @@ func TestLateWriteIsAdopted(t *testing.T) {
 		t.Fatalf("%+v", a.Record())
 	}
 }
+
+// A late write that was refused changed nothing: it is reported once and does
+// not stand in the way of later events.
+func TestLateWriteRefused(t *testing.T) {
+	s, a, _ := open(t)
+	write, err := s.Begin(t.Context(), a.entry, attempt.Entered{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.late = write
+	err = a.Apply(t.Context(), admitted())
+	if _, ok := errors.AsType[*attempt.TransitionError](err); !ok {
+		t.Fatalf("%v", err)
+	}
+	if err := a.Apply(t.Context(), admitted()); err != nil {
+		t.Fatalf("the refusal of an earlier event stands in the way: %v", err)
+	}
+}
+
+// Facts that were added beside the holder of the claim (maintenance notes that
+// a stuck allocation came loose) do not stand in the way of his next event.
+func TestApplyOnTopOfFacts(t *testing.T) {
+	s, a, _ := open(t)
+	fact := attempt.Noted{Fact: attempt.Fact{Name: "loose", At: protocol.TimestampOf(time.Unix(1, 0))}}
+	if _, err := s.Update(t.Context(), "a", fact); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Apply(t.Context(), admitted()); err != nil {
+		t.Fatal(err)
+	}
+	kept, _ := s.Get("a")
+	if a.Record().State() != attempt.StateAcknowledged || len(attempt.FactsOf(kept.Record).Kept) != 1 || kept.Revision != 3 {
+		t.Fatalf("%+v", kept)
+	}
+}
