@@ -92,19 +92,35 @@ func (l *Lane) Run(c Contexts, recovered []*journal.Attempt) error {
 	if err := l.recover(c, recovered); err != nil {
 		return ended(c, err)
 	}
-	for c.Take.Err() == nil {
+	for refused := 0; c.Take.Err() == nil; {
 		selection, err := l.Admission.Next(c.Take, l.Number)
 		if err != nil {
 			return ended(c, err)
 		}
 		end, err := l.attempt(c, selection)
 		selection.Release(end)
+		if _, failed := errors.AsType[*store.FailedError](err); errors.Is(err, errNotBegun) && !failed {
+			// Nothing was written or sent; the other lanes' attempts go on.
+			refused++
+			wait := l.Pace.Ceiling(refused)
+			l.Log.Warn("attempt not begun", "lane", l.Number, "job", selection.Job.Job, "wait", wait, "error", err)
+			select {
+			case <-c.Take.Done():
+			case <-time.After(wait):
+			}
+			continue
+		}
 		if err != nil {
 			return ended(c, err)
 		}
+		refused = 0
 	}
 	return nil
 }
+
+// errNotBegun: the store refused the attempt's first record (full, or no disk
+// space since admission looked); nothing was sent.
+var errNotBegun = errors.New("the attempt was not begun")
 
 // recover finishes every recovered attempt. They do not wait for each other: one
 // that needs a person must not hold back another's outcome.
@@ -151,11 +167,15 @@ func (l *Lane) attempt(c Contexts, s Selection) (breaker.End, error) {
 	}
 	j, err := l.Starter.Begin(c.Work, l.Number, s.Job, executions)
 	if err != nil {
-		return breaker.Neutral, fmt.Errorf("lane %d: %w", l.Number, err)
+		return breaker.Neutral, fmt.Errorf("lane %d: %w: %w", l.Number, errNotBegun, err)
 	}
 	l.Log.Info("attempt begun", "lane", l.Number, "attempt", j.Key(), "job", s.Job.Job, "kind", s.Job.Kind)
-	for err := l.Starter.Send(c.Work, j); err != nil; err = l.Starter.Send(c.Work, j) {
-		if end := l.pause(c, j, "start", 1, err); end != nil {
+	for failed := 1; ; failed++ {
+		err := l.Starter.Send(c.Work, j)
+		if err == nil {
+			break
+		}
+		if end := l.pause(c, j, "start", failed, err); end != nil {
 			j.Close()
 			return breaker.Neutral, end
 		}

@@ -143,15 +143,7 @@ func (o only) Offering(kind string) (*offering.Offering, bool) { return o.o, kin
 // run takes one job through the lane and returns its record.
 func (w *world) run(o *offering.Offering, c Contexts) attempt.Record {
 	w.t.Helper()
-	selection := Selection{
-		Offering: o,
-		Profile: protocol.ProfileInfo{
-			Name: "p", Digest: protocol.DigestOf([]byte("p")), ImageDigest: protocol.DigestOf([]byte("i")),
-			Ready: protocol.ReadyRule{HTTP: "/health", Status: 200, TimeoutMillis: 30_000, IntervalMillis: 100},
-		},
-		Job: api.FeedJob{Job: "job-00000000000000000000000000000001", Kind: o.Kind, Input: api.Identity{Schema: "text/plain", Length: int64(len(jobInput)), SHA256: protocol.DigestOf(jobInput)}},
-	}
-	end, err := w.lane(o).attempt(c, selection)
+	end, err := w.lane(o).attempt(c, w.selection(o))
 	if err != nil {
 		w.note("lane: %v", err)
 	}
@@ -161,6 +153,18 @@ func (w *world) run(o *offering.Offering, c Contexts) attempt.Record {
 	}
 	w.t.Fatal("no record was left")
 	return nil
+}
+
+// selection is what admission gives out for the offering.
+func (w *world) selection(o *offering.Offering) Selection {
+	return Selection{
+		Offering: o,
+		Profile: protocol.ProfileInfo{
+			Name: "p", Digest: protocol.DigestOf([]byte("p")), ImageDigest: protocol.DigestOf([]byte("i")),
+			Ready: protocol.ReadyRule{HTTP: "/health", Status: 200, TimeoutMillis: 30_000, IntervalMillis: 100},
+		},
+		Job: api.FeedJob{Job: "job-00000000000000000000000000000001", Kind: o.Kind, Input: api.Identity{Schema: "text/plain", Length: int64(len(jobInput)), SHA256: protocol.DigestOf(jobInput)}},
+	}
 }
 
 func always(t *testing.T) Contexts {
