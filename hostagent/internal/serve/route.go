@@ -200,7 +200,7 @@ func checkBody(r *http.Request, wanted bool) *protocol.Problem {
 		return nil
 	}
 	if types := r.Header.Values("Content-Type"); len(types) > 1 || len(types) == 1 && types[0] != protocol.ContentJSON {
-		return badRequest("Content-Type", "must be "+protocol.ContentJSON)
+		return badRequest("Content-Type", "must be absent or "+protocol.ContentJSON+" (curl: --json instead of --data)")
 	}
 	return nil
 }

@@ -259,7 +259,7 @@ func ownerRequired() *protocol.Problem {
 }
 
 func badRequest(field, reason string) *protocol.Problem {
-	p := protocol.NewProblem(protocol.CodeBadRequest, strings.TrimPrefix(field, "/")+" "+reason, "correct the request")
+	p := protocol.NewProblem(protocol.CodeBadRequest, strings.TrimPrefix(field, "/")+" "+reason, "correct it and send the request again: nothing changed")
 	p.Field = field
 	return p
 }
