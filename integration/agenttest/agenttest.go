@@ -46,9 +46,10 @@ func NewKit(tags string, programs ...string) (k *Kit, err error) {
 		return nil, err
 	}
 	k = &Kit{dir: dir, binary: filepath.Join(dir, "hostagent"), worker: filepath.Join(dir, "worker"), image: filepath.Join(dir, "image.tar")}
+	made := k // a failed return names none
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, k.Close())
+			err = errors.Join(err, made.Close())
 		}
 	}()
 	if err := os.Chmod(dir, 0o755); err != nil { // another user runs the worker as a client

@@ -42,9 +42,10 @@ func NewKit(tags string) (k *Kit, err error) {
 		return nil, err
 	}
 	k = &Kit{Agent: agent}
+	made := k // a failed return names none
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, k.Close())
+			err = errors.Join(err, made.Close())
 		}
 	}()
 	if k.dir, err = os.MkdirTemp("", "qk"); err != nil {

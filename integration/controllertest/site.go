@@ -172,6 +172,14 @@ func (k *Kit) NewSite(t testing.TB, o Options) *Site {
 	return s
 }
 
+// Offering adds an offering, which later lanes announce.
+func (s *Site) Offering(name, text string) {
+	s.T.Helper()
+	if err := os.WriteFile(s.path("offerings/"+name+".toml"), []byte(text), 0o644); err != nil {
+		s.T.Fatal(err)
+	}
+}
+
 // Flag adds a flag to every later command of the controller.
 func (s *Site) Flag(name, value string) { s.flags = append(s.flags, name, value) }
 

@@ -36,6 +36,11 @@ func (b *blocked) Unwrap() error { return b.cause }
 // Next implements [lane.Admission]: whole cycles, each restarted from its
 // beginning after any failure.
 func (s *Service) Next(ctx context.Context, number int) (lane.Selection, error) {
+	// The lane is at its clean point: it has finished an attempt, or what it
+	// recovered.
+	s.mu.Lock()
+	s.batchDue = true
+	s.mu.Unlock()
 	for {
 		selection, err := s.admit(ctx, number)
 		if err == nil && selection.Offering != nil {
