@@ -277,7 +277,11 @@ func (a *agent) Proof(_ context.Context, _ protocol.ID, index protocol.Index) (q
 }
 
 func (a *agent) Channel(_ context.Context, _ protocol.ID, n protocol.Number, _ string) (conn net.Conn, err error) {
-	err = a.exchange("channel", n, func() error { return refused(protocol.CodeNotConnectable) })
+	err = a.exchange("channel", n, func() error {
+		p := protocol.NewProblem(protocol.CodeNotConnectable, "refused by the model", "")
+		p.RetryAfterMillis = 100 // as the agent says it
+		return p
+	})
 	return nil, err
 }
 

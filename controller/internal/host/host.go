@@ -257,13 +257,14 @@ func (h *Host) Profiles(ctx context.Context) (map[string]protocol.ProfileInfo, e
 // over it, and the agent counts it as handed out.
 func (h *Host) Channel(ctx context.Context, n protocol.Number, purpose string) (net.Conn, error) {
 	generation, _ := h.identity()
-	pause := h.pauses()
+	pause := h.pauses("channel", n)
 	for {
 		conn, err := h.client.Channel(ctx, generation, n, purpose)
-		if err == nil || settled(err) {
+		if err == nil || answered(err) {
+			// not_connectable is an answer: the ready rule has its own pace.
 			return conn, err
 		}
-		if waitErr := pause(ctx); waitErr != nil {
+		if waitErr := pause(ctx, err); waitErr != nil {
 			return nil, errors.Join(waitErr, err)
 		}
 	}
@@ -283,7 +284,7 @@ func (h *Host) Get(ctx context.Context, n protocol.Number) (protocol.Allocation,
 // as it is: nobody can wait for the kernel.
 func (h *Host) Wait(ctx context.Context, n protocol.Number, until protocol.State) (protocol.Allocation, error) {
 	generation, _ := h.identity()
-	pause := h.pauses()
+	pause := h.pauses("read", n)
 	for {
 		a, err := h.client.Get(ctx, generation, n, until, waitStep)
 		switch {
@@ -292,9 +293,9 @@ func (h *Host) Wait(ctx context.Context, n protocol.Number, until protocol.State
 		case err != nil && settled(err):
 			return protocol.Allocation{}, fmt.Errorf("host: allocation %d: %w", n, err)
 		case err == nil:
-			pause = h.pauses()
+			pause = h.pauses("read", n)
 		}
-		if waitErr := pause(ctx); waitErr != nil {
+		if waitErr := pause(ctx, err); waitErr != nil {
 			return protocol.Allocation{}, errors.Join(waitErr, err)
 		}
 	}
@@ -311,19 +312,30 @@ func Reached(a protocol.Allocation, s protocol.State) bool {
 	return slices.Index(order, a.State) >= slices.Index(order, s)
 }
 
-// settled reports whether err is an answer rather than a loss: repeating the
-// same request at once would say the same.
-func settled(err error) bool {
+// answered reports whether err is the agent's answer to the request itself
+// rather than a loss.
+func answered(err error) bool {
 	problem, ok := errors.AsType[*protocol.Problem](err)
-	return ok && problem.RetryAfterMillis == 0 &&
-		problem.Code != protocol.CodeTooManyConnections && problem.Code != protocol.CodeTimeout
+	return ok && problem.Code != protocol.CodeTooManyConnections && problem.Code != protocol.CodeTimeout
+}
+
+// settled reports whether err is an answer that repeating the same request
+// would not change.
+func settled(err error) bool {
+	problem, _ := errors.AsType[*protocol.Problem](err)
+	return answered(err) && problem.RetryAfterMillis == 0
 }
 
 // pauses returns a function that waits a little longer each time, or until ctx
-// ends; then it returns the context's cause.
-func (h *Host) pauses() func(context.Context) error {
-	next := h.opts.Backoff
-	return func(ctx context.Context) error {
+// ends; then it returns the context's cause. Why the operation on number n is
+// sent again is a notice, once per reason.
+func (h *Host) pauses(operation string, n protocol.Number) func(ctx context.Context, why error) error {
+	next, said := h.opts.Backoff, ""
+	return func(ctx context.Context, why error) error {
+		if why != nil && why.Error() != said {
+			said = why.Error()
+			h.opts.Log.Warn("host request sent again", "operation", operation, "number", int64(n), "error", why)
+		}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)

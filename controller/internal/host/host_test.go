@@ -1,13 +1,16 @@
 package host
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"pgregory.net/rapid"
 
 	"github.com/quittance/quittance/protocol"
@@ -294,7 +297,9 @@ func TestChannelRepeatsLostHandovers(t *testing.T) {
 		a := newAgent(t)
 		h, _, _ := newHost(a)
 		a.lose = lossy("channel", "after", 3)
-		_, err := h.Channel(t.Context(), 1, "a")
+		minute, end := context.WithTimeout(t.Context(), time.Minute)
+		defer end()
+		_, err := h.Channel(minute, 1, "a")
 		if problem, ok := errors.AsType[*protocol.Problem](err); !ok || problem.Code != protocol.CodeNotConnectable {
 			t.Fatalf("%v", err)
 		}
@@ -304,6 +309,27 @@ func TestChannelRepeatsLostHandovers(t *testing.T) {
 		defer cancel()
 		if _, err := h.Channel(ctx, 1, "a"); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("%v", err)
+		}
+	})
+}
+
+// Every repetition is a notice that says of what and why, once per reason.
+func TestRepetitionsAreNoticed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAgent(t)
+		h, i, _ := newHost(a)
+		var lines bytes.Buffer
+		h.opts.Log = hclog.New(&hclog.LoggerOptions{Output: &lines, JSONFormat: true})
+		if _, err := h.Allocate(t.Context(), request("a"), i); err != nil {
+			t.Fatal(err)
+		}
+		a.lose = lossy("retire", "before", 5)
+		if err := h.Retire(t.Context(), a.gen, 1, "a", ""); err != nil {
+			t.Fatal(err)
+		}
+		got := lines.String()
+		if strings.Count(got, "\n") != 1 || !strings.Contains(got, `"operation":"retire"`) || !strings.Contains(got, `"number":1`) || !strings.Contains(got, "lost before the agent") {
+			t.Fatalf("notices:\n%s", got)
 		}
 	})
 }

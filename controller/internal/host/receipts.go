@@ -111,7 +111,7 @@ func (h *Host) Consume(ctx context.Context, a protocol.Allocation) (protocol.All
 	if !ok {
 		return protocol.Allocation{}, fmt.Errorf("host: allocation %d has no retired receipt to consume", a.Number)
 	}
-	pause := h.pauses()
+	pause := h.pauses("consume", a.Number)
 	for {
 		answer, err := h.client.Consume(ctx, generation, a.Number, protocol.ConsumeRequest{Purpose: a.Purpose, LeafHash: leaf.LeafHash})
 		if err == nil {
@@ -120,7 +120,7 @@ func (h *Host) Consume(ctx context.Context, a protocol.Allocation) (protocol.All
 		if settled(err) {
 			return protocol.Allocation{}, fmt.Errorf("host: consume %d: %w", a.Number, err)
 		}
-		if waitErr := pause(ctx); waitErr != nil {
+		if waitErr := pause(ctx, err); waitErr != nil {
 			return protocol.Allocation{}, &UnknownError{"consume", a.Number, errors.Join(err, waitErr)}
 		}
 	}
@@ -140,7 +140,7 @@ func entryOf(a protocol.Allocation, kind protocol.Kind) (protocol.ReceiptEntry, 
 func (h *Host) Release(ctx context.Context, frontier protocol.Number, except []protocol.Number) (protocol.ReleaseAnswer, error) {
 	generation, _ := h.identity()
 	slices.Sort(except)
-	pause := h.pauses()
+	pause := h.pauses("release", frontier)
 	for {
 		answer, err := h.client.Release(ctx, generation, protocol.ReleaseRequest{Frontier: frontier, Except: except})
 		if err == nil {
@@ -149,7 +149,7 @@ func (h *Host) Release(ctx context.Context, frontier protocol.Number, except []p
 		if settled(err) && !hostclient.IsCode(err, protocol.CodeBusy) {
 			return protocol.ReleaseAnswer{}, fmt.Errorf("host: release up to %d: %w", frontier, err)
 		}
-		if waitErr := pause(ctx); waitErr != nil {
+		if waitErr := pause(ctx, err); waitErr != nil {
 			return protocol.ReleaseAnswer{}, &UnknownError{"release", frontier, errors.Join(err, waitErr)}
 		}
 	}

@@ -80,9 +80,9 @@ func (h *Host) Allocate(ctx context.Context, req protocol.AllocateRequest, inten
 // refusal says nothing of the first request, so it leads to a retirement.
 func (h *Host) repeatLocked(ctx context.Context, intent Intent, cause error) (protocol.Allocation, error) {
 	p := *h.unsettled
-	pause := h.pauses()
+	pause, lost := h.pauses("allocate", p.number), cause
 	for {
-		if err := pause(ctx); err != nil {
+		if err := pause(ctx, lost); err != nil {
 			return protocol.Allocation{}, &UnknownError{"allocate", p.number, errors.Join(cause, err)}
 		}
 		answer, err := h.client.Allocate(ctx, p.generation, p.number, p.request)
@@ -92,6 +92,7 @@ func (h *Host) repeatLocked(ctx context.Context, intent Intent, cause error) (pr
 		}
 		problem, ok := errors.AsType[*protocol.Problem](err)
 		if !ok {
+			lost = err
 			continue
 		}
 		if problem.Code == protocol.CodeNumberConflict {
@@ -143,7 +144,7 @@ func (h *Host) retireLocked(ctx context.Context, generation protocol.ID, n proto
 }
 
 func (h *Host) sendRetirement(ctx context.Context, generation protocol.ID, n protocol.Number, purpose, note string) error {
-	pause := h.pauses()
+	pause := h.pauses("retire", n)
 	for {
 		_, err := h.client.Retire(ctx, generation, n, protocol.RetireRequest{Purpose: purpose, Note: note})
 		if err == nil {
@@ -164,7 +165,7 @@ func (h *Host) sendRetirement(ctx context.Context, generation protocol.ID, n pro
 				}
 			}
 		}
-		if waitErr := pause(ctx); waitErr != nil {
+		if waitErr := pause(ctx, err); waitErr != nil {
 			return &UnknownError{"retire", n, errors.Join(err, waitErr)}
 		}
 	}
