@@ -80,7 +80,8 @@ func IsUnmending(err error) bool {
 // errState says that the state directory or the host key is not as init made it.
 var errState = errors.New("the agent's state is not usable")
 
-// checkStateDir refuses a state directory that others can enter.
+// checkStateDir refuses a state directory that others can enter, or that lies
+// between two generations.
 func checkStateDir(c Config) error {
 	info, err := os.Stat(c.StateDir)
 	if err != nil {
@@ -89,5 +90,5 @@ func checkStateDir(c Config) error {
 	if !info.IsDir() || info.Mode().Perm()&0o077 != 0 {
 		return fmt.Errorf("%w: state_dir %s must be a directory of mode 0700: chmod 0700 it", errState, c.StateDir)
 	}
-	return nil
+	return checkNotReplacing(c)
 }

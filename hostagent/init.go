@@ -6,14 +6,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/quittance/quittance/hostagent/internal/core"
-	"github.com/quittance/quittance/hostagent/internal/journal"
 	"github.com/quittance/quittance/hostagent/internal/ledger"
-	"github.com/quittance/quittance/hostagent/internal/process"
 	"github.com/quittance/quittance/protocol"
 	"github.com/quittance/quittance/protocol/tlog"
 )
@@ -28,8 +24,16 @@ type Created struct {
 // Init makes a new generation: host key, ledger and genesis receipt, durable
 // when it returns. Where a ledger is, or once was, it refuses and changes
 // nothing. An Init that was cut short is completed by the next.
-func Init(c Config, version string) (Created, error) {
+func Init(c Config, version string) (_ Created, err error) {
 	if err := makePrivateDir(c.StateDir); err != nil {
+		return Created{}, err
+	}
+	lock, err := lockState(c)
+	if err != nil {
+		return Created{}, err
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	if err := checkNotReplacing(c); err != nil {
 		return Created{}, err
 	}
 	for _, name := range []string{ledgerDir(c), markerBeside(c), markerInside(c)} {
@@ -47,16 +51,7 @@ func Init(c Config, version string) (Created, error) {
 	if err != nil {
 		return Created{}, fmt.Errorf("init: %w", err)
 	}
-	bootID, err := process.BootID()
-	if err != nil {
-		return Created{}, fmt.Errorf("init: %w", err)
-	}
-	genesis := core.Genesis(signer.Generation(), protocol.TimestampOf(time.Now()), protocol.GenesisBody{
-		HostKey: signer.PublicKey(), BootID: bootID, Versions: versions(version),
-	})
-	options := ledgerOptions(c)
-	options.Generation = signer.Generation()
-	if err := journal.Create(ledgerDir(c), options, genesis); err != nil {
+	if err := createLedger(c, version, nil); err != nil {
 		return Created{}, fmt.Errorf("init: %w", err)
 	}
 	return Created{Generation: signer.Generation(), HostKey: signer.PublicKey(), KeyFile: hostKeyFile(c)}, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"sync"
 	"time"
@@ -36,6 +37,7 @@ type Options struct {
 const (
 	shutdownTime    = 2 * time.Second
 	listTimeout     = 30 * time.Second
+	listPause       = time.Second
 	spaceForNewWork = bytesPerAllocation // of the ledger's prepared room
 	freeForNewWork  = 8 << 20            // of the state directory's file system
 )
@@ -45,6 +47,7 @@ const (
 type agent struct {
 	cfg     Config
 	log     hclog.Logger
+	lock    io.Closer
 	bootID  protocol.ID
 	groups  *cgroup.Manager
 	signer  *tlog.Signer
@@ -80,6 +83,13 @@ func Run(ctx context.Context, c Config, o Options) (err error) {
 func (a *agent) open(ctx context.Context, version string) error {
 	var err error
 	if err = checkStateDir(a.cfg); err != nil {
+		return err
+	}
+	if a.lock, err = lockState(a.cfg); err != nil {
+		return err
+	}
+	// Once more: what was on its way may have got further meanwhile.
+	if err = checkNotReplacing(a.cfg); err != nil {
 		return err
 	}
 	if err = makePrivateDir(logsDir(a.cfg)); err != nil {
@@ -189,7 +199,7 @@ func (a *agent) serve(ctx context.Context, accept func() error, o Options) error
 	})
 	offered := &offer{cfg: a.cfg, engine: a.engine, post: a.core.Post, log: a.log.Named("profiles"), last: map[string]string{}}
 	poke := make(chan struct{}, 1)
-	a.core.Post(core.EngineChanged{Engine: a.engine.Health()})
+	a.core.Post(core.EngineChanged{Engine: notCompared(a.engine.Health())})
 	offered.read()
 	offered.check(ctx)
 	all.Go(func() { a.followEngine(ctx, poke) })
@@ -227,7 +237,7 @@ func (a *agent) serve(ctx context.Context, accept func() error, o Options) error
 	return nil
 }
 
-// close ends what open made, the ledger last but one: workers may still post.
+// close ends what open made, ledger and lock last: workers may still post.
 func (a *agent) close() error {
 	var err error
 	if a.workers != nil {
@@ -239,19 +249,26 @@ func (a *agent) close() error {
 	if a.journal != nil {
 		err = errors.Join(err, a.journal.Close())
 	}
+	if a.lock != nil {
+		err = errors.Join(err, a.lock.Close())
+	}
 	return err
 }
 
 // followEngine passes the engine's health on, and what it holds after every
-// connection.
+// connection. After a start the engine counts as available only once what it
+// holds was compared with the ledger: before, a number could be handed out that
+// one of its containers already has (I9).
 func (a *agent) followEngine(ctx context.Context, poke chan<- struct{}) {
 	for hint := range a.engine.Events(ctx) {
 		switch hint.Kind {
 		case engine.HintUnavailable:
-			a.core.Post(core.EngineChanged{Engine: a.engine.Health()})
+			a.core.Post(core.EngineChanged{Engine: notCompared(a.engine.Health())})
 		case engine.HintResync:
+			if !a.list(ctx) {
+				continue // the next connection brings the next resync
+			}
 			a.core.Post(core.EngineChanged{Engine: a.engine.Health()})
-			a.list(ctx)
 			select {
 			case poke <- struct{}{}:
 			default: // one check is enough for all
@@ -262,19 +279,40 @@ func (a *agent) followEngine(ctx context.Context, poke chan<- struct{}) {
 	}
 }
 
-func (a *agent) list(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, listTimeout)
-	defer cancel()
-	containers, err := a.engine.List(ctx)
-	if err != nil {
-		a.log.Warn("engine_list_failed", "error", err, "remark", "listed again after the next connection")
-		return
+// notCompared is an engine's health as long as nobody knows what it holds.
+func notCompared(e protocol.Engine) protocol.Engine {
+	if e.Available {
+		e.Available, e.Detail = false, "what it holds is being compared with the ledger"
 	}
-	listed := make([]core.Listed, len(containers))
-	for i, c := range containers {
-		listed[i] = core.Listed{ID: c.ID, Generation: c.Generation, Nonce: c.Nonce, Number: c.Number}
+	return e
+}
+
+// list compares what the engine holds, and tries again while it answers at all.
+func (a *agent) list(ctx context.Context) bool {
+	pause := time.NewTicker(listPause)
+	defer pause.Stop()
+	for {
+		call, cancel := context.WithTimeout(ctx, listTimeout)
+		containers, err := a.engine.List(call)
+		cancel()
+		if err == nil {
+			listed := make([]core.Listed, len(containers))
+			for i, c := range containers {
+				listed[i] = core.Listed{ID: c.ID, Generation: c.Generation, Nonce: c.Nonce, Number: c.Number}
+			}
+			a.core.Post(core.EngineListed{Containers: listed})
+			return true
+		}
+		a.log.Warn("engine_list_failed", "error", err)
+		if !a.engine.Health().Available {
+			return false
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-pause.C:
+		}
 	}
-	a.core.Post(core.EngineListed{Containers: listed})
 }
 
 // sweepCaptures removes captures whose allocation was released when the agent

@@ -226,45 +226,6 @@ func imageCommand(load loader) *cobra.Command {
 	return image
 }
 
-func ledgerCommand(load loader) *cobra.Command {
-	ledger := &cobra.Command{Use: "ledger", Short: "Look at the ledger"}
-	ledger.AddCommand(&cobra.Command{
-		Use: "check", Short: "Verify the ledger without changing anything", Args: exactly(0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := load(cmd)
-			if err != nil {
-				return err
-			}
-			r, err := hostagent.CheckLedger(c)
-			if err != nil {
-				return err
-			}
-			printReport(cmd, r)
-			return nil
-		},
-	}, &cobra.Command{
-		Use: "backup DIR", Short: "Copy the valid part of the ledger into a new directory; the agent may run", Args: exactly(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := load(cmd)
-			if err != nil {
-				return err
-			}
-			r, err := hostagent.BackupLedger(c, args[0])
-			if err != nil {
-				return err
-			}
-			printReport(cmd, r)
-			return nil
-		},
-	})
-	return ledger
-}
-
-func printReport(cmd *cobra.Command, r hostagent.LedgerReport) {
-	fmt.Fprintf(cmd.OutOrStdout(), "generation  %s\nsegments    %d and %d prepared\nsequences   %d to %d, attested to %d\nbase        %d\nreceipts    %d since the base\nbad tail    %d bytes\n",
-		r.Generation, r.Segments, r.Spares, r.First, r.Last, r.Attested, r.Base, r.Receipts, r.TailBytes)
-}
-
 func leftoversCommand(load loader) *cobra.Command {
 	return &cobra.Command{
 		Use: "leftovers", Short: "List everything of the agent's on this machine, what lives included", Args: exactly(0),

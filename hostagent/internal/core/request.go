@@ -91,7 +91,8 @@ func conflict(n protocol.Number) *protocol.Problem {
 }
 
 // checkNext refuses whatever makes frontier + 1 unusable for an allocation and
-// for a burn alike: numbering, the witness, and the bound of history.
+// for a burn alike: numbering, a ledger that is behind, the witness, and the
+// bound of history.
 func (x *stepper) checkNext(n protocol.Number) *protocol.Problem {
 	if expected := x.s.Accepted + 1; n != expected {
 		p := protocol.NewProblem(protocol.CodeSequenceGap,
@@ -99,9 +100,11 @@ func (x *stepper) checkNext(n protocol.Number) *protocol.Problem {
 		p.Expected = expected
 		return p
 	}
-	if x.v.ownerAhead != "" {
-		return protocol.NewProblem(protocol.CodeLedgerBehind, x.v.ownerAhead,
-			"an operator follows the runbook ledger_behind; existing allocations can still be retired")
+	for _, ahead := range []string{x.v.ownerAhead, x.v.engineAhead} {
+		if ahead != "" {
+			return protocol.NewProblem(protocol.CodeLedgerBehind, ahead,
+				"an operator follows the runbook ledger_behind; existing allocations can still be retired")
+		}
 	}
 	if !x.v.witnessed {
 		return protocol.NewProblem(protocol.CodeWitnessRequired,
@@ -121,10 +124,6 @@ func (x *stepper) acceptable(e Allocate) (Loaded, *protocol.Problem) {
 	retryLater := func(p *protocol.Problem) (Loaded, *protocol.Problem) {
 		p.RetryAfterMillis = 1000
 		return Loaded{}, p
-	}
-	if x.v.engineAhead != "" {
-		return Loaded{}, protocol.NewProblem(protocol.CodeLedgerBehind, x.v.engineAhead,
-			"an operator follows the runbook ledger_behind; existing allocations can still be retired")
 	}
 	if x.s.Draining {
 		return retryLater(protocol.NewProblem(protocol.CodeDraining, "an operator drains this node", "use another node, or wait for the end of the drain"))

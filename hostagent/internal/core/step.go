@@ -171,12 +171,12 @@ func (x *stepper) engineListed(e EngineListed) {
 		a := x.s.ByNonce(c.Nonce)
 		switch {
 		case c.Generation != x.s.Generation:
-			x.v.engineAhead = "the engine holds container " + c.ID + " of another generation; when it is gone for good, `hostagent ledger abandon` says so"
+			x.v.engineAhead = fmt.Sprintf("the engine holds container %s of generation %s: stop the agent and run `hostagent ledger abandon %s`, or put that generation's state directory back", c.ID, c.Generation, c.Generation)
 		case a != nil && a.Retired == nil:
 		case a != nil || (c.Number.Valid() && c.Number <= x.s.Released):
 			x.effect(SweepEffect{ID: c.ID, Nonce: c.Nonce, Number: c.Number})
 		default:
-			x.v.engineAhead = "the engine holds container " + c.ID + ", which the ledger does not know: the ledger was restored or lost"
+			x.v.engineAhead = fmt.Sprintf("the engine holds container %s, which the ledger does not know: it was restored from an older copy; put the newest one back, or stop the agent and run `hostagent ledger abandon %s`", c.ID, x.s.Generation)
 		}
 	}
 }

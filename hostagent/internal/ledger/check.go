@@ -134,6 +134,41 @@ func Backup(dir, dst string, o Options) (Report, error) {
 	}
 }
 
+// Export gives every record that the ledger's segments hold to yield, in order,
+// bases and attests excepted, and changes nothing; the agent may be running.
+// The ledger is verified first, and nothing is given of a damaged one. An error
+// of yield ends it.
+func Export(dir string, o Options, yield func(Entry) error) (Report, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return Report{}, err
+	}
+	found, err := settled(o, dir)
+	if err != nil {
+		return Report{}, err
+	}
+	report, err := found.report(o)
+	if err != nil {
+		return Report{}, err
+	}
+	l := &Ledger{dir: dir, o: o, generation: found.generation}
+	for _, u := range found.used {
+		l.each(u, func(e Entry, readErr error) bool {
+			if err = readErr; err == nil && e.Kind != KindBase && e.Kind != KindAttest {
+				err = yield(e)
+			}
+			return err == nil
+		})
+		if errors.Is(err, fs.ErrNotExist) {
+			return report, fmt.Errorf("%w: a release removed the segment while it was exported: export again", err)
+		}
+		if err != nil {
+			return report, err
+		}
+	}
+	return report, nil
+}
+
 // copyTo copies what was verified, up to its end and no further.
 func (s *scan) copyTo(f FS, dst string) error {
 	if err := f.Mkdir(dst); err != nil {

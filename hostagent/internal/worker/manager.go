@@ -162,6 +162,15 @@ func (m *Manager) sweep(e core.SweepEffect) {
 	log.Info("late_container_removed", "container", string(removal.Container), "cgroup", string(removal.Cgroup))
 }
 
+// GiveUp ends and removes everything of one container of a generation that is
+// abandoned, by its exact identity and in retirement's own steps. What is found
+// absent is passed over. It repeats until nothing is left, or until ctx ends:
+// the error then says which step it was in and why that failed.
+func (m *Manager) GiveUp(ctx context.Context, nonce protocol.ID) (protocol.Removal, error) {
+	w := &worker{m: m, log: m.cfg.Logger.With("nonce", string(nonce)), quiet: true}
+	return w.removeAll(ctx, core.RemoveEffect{Nonce: nonce})
+}
+
 // discard removes the capture of a released allocation.
 func (m *Manager) discard(e core.DiscardEffect) {
 	if _, err := logsink.Remove(m.cfg.LogDir, e.Nonce); err != nil {

@@ -210,8 +210,9 @@ const (
 	longestBackoff = 5 * time.Second
 )
 
-// errStopping ends a step because the agent stops.
-var errStopping = errors.New("worker: the agent is stopping")
+// errStopping ends a step because the agent stops, or because the time for it
+// is over.
+var errStopping = errors.New("worker: told to stop")
 
 // repeat tries a step until it is done. Each failure is reported with what the
 // process looks like, so that core can say that the allocation is stuck.
@@ -224,7 +225,7 @@ func (w *worker) repeat(ctx context.Context, step string, try func(context.Conte
 			return nil
 		}
 		if ctx.Err() != nil {
-			return errStopping
+			return fmt.Errorf("%w in step %q: %w", errStopping, step, err)
 		}
 		if text := err.Error(); text != last {
 			w.log.Warn("step_failed", "step", step, "error", err)
@@ -232,7 +233,7 @@ func (w *worker) repeat(ctx context.Context, step string, try func(context.Conte
 		}
 		w.progress(step, err, began)
 		if !pause(ctx, backoff) {
-			return errStopping
+			return fmt.Errorf("%w in step %q: %w", errStopping, step, err)
 		}
 		backoff = min(2*backoff, longestBackoff)
 	}

@@ -1,0 +1,135 @@
+package command
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/signal"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/quittance/quittance/hostagent"
+	"github.com/quittance/quittance/protocol"
+)
+
+func ledgerCommand(load loader) *cobra.Command {
+	ledger := &cobra.Command{Use: "ledger", Short: "Look at the ledger, copy it, or give it up"}
+	ledger.AddCommand(&cobra.Command{
+		Use: "check", Short: "Verify the ledger without changing anything", Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := load(cmd)
+			if err != nil {
+				return err
+			}
+			r, err := hostagent.CheckLedger(c)
+			if err != nil {
+				return err
+			}
+			printReport(cmd, r)
+			return nil
+		},
+	}, &cobra.Command{
+		Use: "backup DIR", Short: "Copy the valid part of the ledger into a new directory; the agent may run", Args: exactly(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := load(cmd)
+			if err != nil {
+				return err
+			}
+			r, err := hostagent.BackupLedger(c, args[0])
+			if err != nil {
+				return err
+			}
+			printReport(cmd, r)
+			return nil
+		},
+	}, exportCommand(load), abandonCommand(load))
+	return ledger
+}
+
+func exportCommand(load loader) *cobra.Command {
+	return &cobra.Command{
+		Use: "export", Short: "Write every receipt of the ledger to standard output; the agent may run", Args: exactly(0),
+		Long: "Verifies the ledger and writes its receipts to standard output, one exact leaf a line, as\n" +
+			"agentctl receipts --raw does: for a node whose agent does not start, or for an archive.",
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			c, err := load(cmd)
+			if err != nil {
+				return err
+			}
+			out := bufio.NewWriter(cmd.OutOrStdout())
+			defer func() { err = errors.Join(err, out.Flush()) }()
+			_, err = hostagent.ExportReceipts(c, out)
+			return err
+		},
+	}
+}
+
+func abandonCommand(load loader) *cobra.Command {
+	var wait time.Duration
+	cmd := &cobra.Command{
+		Use: "abandon [GENERATION]", Short: "Give up a lost, damaged or restored ledger and begin a new generation",
+		Long: "Stops and removes every container of the generation, verifies that nothing of them is left,\n" +
+			"puts its ledger and host key aside and makes a new generation, whose genesis receipt says so:\n" +
+			"controllers end what they had on the old one, with unknown facts, and go on. Work that runs is\n" +
+			"lost. The agent must be stopped. Without a name it only says of which generations this node\n" +
+			"holds something; run again, it completes what was cut short. Whoever verifies receipts\n" +
+			"registers the new host key.",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if err := cobra.MaximumNArgs(1)(cmd, args); err != nil {
+				return &usageError{err}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if wait <= 0 {
+				return &usageError{errors.New("--wait must be above 0")}
+			}
+			var old protocol.ID
+			if len(args) == 1 {
+				if old = protocol.ID(args[0]); !old.Valid() {
+					return &usageError{errors.New("GENERATION must be 32 lower-case hexadecimal digits")}
+				}
+			}
+			c, err := load(cmd)
+			if err != nil {
+				return err
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGTERM, unix.SIGINT)
+			defer stop()
+			ctx, cancel := context.WithTimeout(ctx, wait)
+			defer cancel()
+			done, err := hostagent.Abandon(ctx, c, old, version(), hostagent.NewLogger(c))
+			if err != nil {
+				if _, unknown := errors.AsType[*hostagent.UnknownGenerationError](err); unknown {
+					return &usageError{err}
+				}
+				return err
+			}
+			printAbandoned(cmd.OutOrStdout(), done)
+			return nil
+		},
+	}
+	cmd.Flags().DurationVar(&wait, "wait", 2*time.Minute, "how long containers may take to end; past it the old generation stands")
+	return cmd
+}
+
+func printAbandoned(w io.Writer, done hostagent.Abandoned) {
+	head := "not readable"
+	if done.Previous.Index != nil {
+		head = fmt.Sprint(*done.Previous.Index)
+	}
+	fmt.Fprintf(w, "abandoned     %s\nlast receipt  %s\ncontainers    %d stopped and removed\n", done.Previous.Generation, head, done.Containers)
+	for _, path := range done.Aside {
+		fmt.Fprintf(w, "kept          %s\n", path)
+	}
+	fmt.Fprintf(w, "generation    %s\nhost key      %s\n", done.Generation, done.HostKey)
+}
+
+func printReport(cmd *cobra.Command, r hostagent.LedgerReport) {
+	fmt.Fprintf(cmd.OutOrStdout(), "generation  %s\nsegments    %d and %d prepared\nsequences   %d to %d, attested to %d\nbase        %d\nreceipts    %d since the base\nbad tail    %d bytes\n",
+		r.Generation, r.Segments, r.Spares, r.First, r.Last, r.Attested, r.Base, r.Receipts, r.TailBytes)
+}
