@@ -256,7 +256,7 @@ func (r *run) work() (*outcome.Result, *outcome.Failure, error) {
 	if err != nil {
 		return r.failed(ctx, err)
 	}
-	adapter := worker.NewHTTP(r.Offering, r.dialer())
+	adapter := worker.New(r.Offering, r.dialer(), r.Journal.Key())
 	defer adapter.Close()
 	if err := worker.Ready(ctx, r.dialer(), r.Profile.Ready, r.report); err != nil {
 		return r.failed(ctx, err)
@@ -274,7 +274,14 @@ func (r *run) work() (*outcome.Result, *outcome.Failure, error) {
 		return r.failed(ctx, err)
 	}
 	failpoint.Hit("executor.answered")
-	return &outcome.Result{Schema: answer.ContentType, Data: answer.Body, Request: handle.Digest}, nil, nil
+	if answer.Warnings > 0 {
+		r.Log.Warn("the worker warned beside its answer", "attempt", r.Journal.Key(), "allocation", r.number, "warnings", answer.Warnings)
+	}
+	result := &outcome.Result{Schema: answer.ContentType, Data: answer.Body, Request: handle.Digest}
+	for _, c := range answer.Claims {
+		result.Claimed = append(result.Claimed, api.Claim{Name: c.Name, Value: c.Value})
+	}
+	return result, nil, nil
 }
 
 func (r *run) report(_ context.Context, condition string) error {

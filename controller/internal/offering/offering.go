@@ -107,6 +107,7 @@ type Offering struct {
 	Pure           bool   // one bounded replacement execution is allowed (I27)
 	OnOOM          string // what it does after a kill for memory: OnOOMFail, OnOOMSame or a larger profile's name
 	PrepareTimeout time.Duration
+	PreparePath    string     // of the adapter "http": where the input is prepared; "" where it is the request itself
 	JobStates      []JobState // in which an attempt may go on
 	OnRestart      RestartRule
 	Limits         Limits
@@ -124,6 +125,7 @@ type file struct {
 	OnOOM          string            `toml:"on_oom"`
 	Pure           bool              `toml:"pure"`
 	PrepareTimeout tomlfile.Duration `toml:"prepare_timeout"`
+	PreparePath    string            `toml:"prepare_path"`
 	JobStates      []string          `toml:"job_states"`
 	OnRestart      string            `toml:"on_restart"`
 	Limits         limitsFile        `toml:"limits"`
@@ -226,12 +228,11 @@ func (b *builder) build(f file) Offering {
 	if !protocol.ValidProfileName(f.Profile) {
 		b.refuse("profile", "is required: the name of a host profile, %s", protocol.ProfileNamePattern)
 	}
-	if f.Adapter != "http" {
-		b.refuse("adapter", "must be \"http\", the only adapter of this version")
-	}
 	o.Input = b.input(f.Input)
-	o.Request = b.request(f.Request)
+	o.Request = b.request(f.Adapter, f.Request)
 	o.Response = b.response(f.Response)
+	b.adapter(&o)
+	o.PreparePath = b.preparePath(f)
 
 	o.FailOnOOM = f.FailOnOOM == nil || *f.FailOnOOM
 	o.Pure, o.OnOOM = f.Pure, f.OnOOM
@@ -286,8 +287,17 @@ func (b *builder) input(f inputFile) Input {
 	return in
 }
 
-func (b *builder) request(f requestFile) Request {
+func (b *builder) request(adapter string, f requestFile) Request {
 	r := Request{Method: f.Method, Path: f.Path, Timeout: f.Timeout.Duration}
+	if r.Timeout <= 0 || r.Timeout > MaxWorkTime {
+		b.refuse("request.timeout", "is required: above 0 and at most %s", MaxWorkTime)
+	}
+	if adapter == AdapterFramed {
+		if f.Method != "" || f.Path != "" {
+			b.refuse("request", "the adapter \"framed\" has no method and no path; leave them out")
+		}
+		return r
+	}
 	if r.Method == "" {
 		r.Method = "POST"
 	}
@@ -296,9 +306,6 @@ func (b *builder) request(f requestFile) Request {
 	}
 	if !pathForm.MatchString(r.Path) || len(r.Path) > 1024 {
 		b.refuse("request.path", "is required: an absolute path of the worker's server, such as \"/predict\"")
-	}
-	if r.Timeout <= 0 || r.Timeout > MaxWorkTime {
-		b.refuse("request.timeout", "is required: above 0 and at most %s", MaxWorkTime)
 	}
 	return r
 }

@@ -46,7 +46,7 @@ func TestLoadReportsEveryProblem(t *testing.T) {
 	_, err := Load(write(t, t.TempDir(), "a.toml", `
 kind = "No Good"
 profile = "UPPER"
-adapter = "openai"
+adapter = "grpc"
 on_oom = "same"
 on_restart = "again"
 job_states = ["closed"]

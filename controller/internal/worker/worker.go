@@ -115,37 +115,6 @@ func (r readerAt) ReadAt(p []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// Handle is one prepared request, bound to one channel and one attempt.
-type Handle struct {
-	owner    *HTTP
-	prepared uint64
-	// Digest identifies the bytes that Execute will send (SHA-256).
-	Digest protocol.Digest
-}
-
-// ErrHandle is returned for a foreign, used or stale handle; nothing was sent.
-var ErrHandle = errors.New("worker: the handle is foreign, used or stale")
-
-// Outcome is a worker's whole answer.
-type Outcome struct {
-	ContentType string
-	Body        []byte
-	// Warnings counts the Warning headers that came with the answer.
-	Warnings int
-}
-
-// Adapter prepares and executes one request of one attempt.
-type Adapter interface {
-	// Prepare admits the input and opens the channel of the execution. It sends
-	// nothing that makes the worker work.
-	Prepare(ctx context.Context, in Input, report Report) (Handle, error)
-	// Execute sends the prepared request once and reads the one answer. The
-	// handle is consumed before anything is sent.
-	Execute(ctx context.Context, h Handle, report Report) (Outcome, error)
-	// Close shuts the channels down; what was in flight ends as worker_lost.
-	Close() error
-}
-
 // errChanged says that the verified input is no longer the bytes that are read.
 var errChanged = errors.New("the input's bytes differ from those that were verified")
 
@@ -153,9 +122,10 @@ var errChanged = errors.New("the input's bytes differ from those that were verif
 // last byte back until the digest is proved, so that a difference ends the
 // request before it is whole.
 type checkedReader struct {
-	in   Input
-	sum  hash.Hash
-	sent int64
+	in     Input
+	sum    hash.Hash
+	sent   int64
+	failed error // why the input could not be given out
 }
 
 func newCheckedReader(in Input) *checkedReader {
@@ -163,6 +133,14 @@ func newCheckedReader(in Input) *checkedReader {
 }
 
 func (r *checkedReader) Read(p []byte) (int, error) {
+	n, err := r.read(p)
+	if err != nil && err != io.EOF {
+		r.failed = err
+	}
+	return n, err
+}
+
+func (r *checkedReader) read(p []byte) (int, error) {
 	left := r.in.Length - r.sent
 	if left == 0 {
 		return 0, io.EOF

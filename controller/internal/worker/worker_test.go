@@ -103,7 +103,7 @@ func quiet(context.Context, string) error { return nil }
 
 func run(t *testing.T, ctx context.Context, o *offering.Offering, d Dialer, in Input) (Outcome, error) {
 	t.Helper()
-	a := NewHTTP(o, d)
+	a := New(o, d, "key")
 	defer a.Close()
 	h, err := a.Prepare(ctx, in, quiet)
 	if err != nil {
@@ -305,7 +305,7 @@ func TestExecuteChangedInput(t *testing.T) {
 				got <- fmt.Sprint(n < 100_000, errors.Is(err, io.ErrUnexpectedEOF))
 			})
 			in := Input{ContentType: "text/plain", Length: 100_000, SHA256: protocol.DigestOf(data), Bytes: f}
-			a := NewHTTP(offer(t, nil), s)
+			a := New(offer(t, nil), s, "key")
 			defer a.Close()
 			h, err := a.Prepare(t.Context(), in, quiet)
 			if err != nil {
@@ -331,7 +331,7 @@ func TestHandleOnce(t *testing.T) {
 		io.WriteString(w, "{}")
 	})
 	in := MemoryInput("text/plain", []byte("x"))
-	a, b := NewHTTP(offer(t, nil), s), NewHTTP(offer(t, nil), s)
+	a, b := New(offer(t, nil), s, "key"), New(offer(t, nil), s, "key")
 	defer a.Close()
 	defer b.Close()
 	first, err := a.Prepare(t.Context(), in, quiet)
