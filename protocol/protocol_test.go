@@ -217,3 +217,30 @@ func FuzzDecodeStrict(f *testing.F) {
 		}
 	})
 }
+
+// I9, I34: a member that is left out is not read as zero or null.
+func TestCheckPresence(t *testing.T) {
+	hash := `"sha256:` + strings.Repeat("0", 64) + `"`
+	for _, row := range []struct {
+		v        any
+		document string
+		want     string
+	}{
+		{&WitnessRequest{}, `{"checkpoint":null,"highest":null}`, ""},
+		{&WitnessRequest{}, `{}`, "/checkpoint: is missing"},
+		{&WitnessRequest{}, `{"checkpoint":null}`, "/highest: is missing"},
+		{&WitnessRequest{}, `{"checkpoint":null,"highest":{"leaf_hash":` + hash + `}}`, "/highest/index: is missing"},
+		{&ReleaseRequest{}, `{"frontier":1}`, "/except: is missing"},
+		{&Problem{}, `{"type":"t","title":"t","status":400,"code":"c","disposition":"refused","detail":"d","next":"n"}`, ""},
+		{&AllocationList{}, `{"allocations":[{"number":1}]}`, "/allocations/0/state: is missing"},
+		{&WitnessRequest{}, `not JSON`, ""}, // for DecodeStrict to say
+	} {
+		got := ""
+		if err := CheckPresence([]byte(row.document), row.v); err != nil {
+			got = err.Error()
+		}
+		if got != row.want {
+			t.Errorf("%T %s: got %q, want %q", row.v, row.document, got, row.want)
+		}
+	}
+}

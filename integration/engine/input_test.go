@@ -228,6 +228,45 @@ func TestBadInput(t *testing.T) {
 		{"PUT", generation + "owner", `{"owner":"x"}`, v, 400, protocol.CodeBadRequest, "/owner"},
 		{"PUT", generation + "drain", `{}`, v, 400, protocol.CodeBadRequest, "body"},
 	}
+	// Every route that takes a body, with everything that no body may be.
+	upgrade := []string{"Connection: Upgrade", "Upgrade: quittance-channel"}
+	for _, route := range []struct {
+		method, path, body string
+		header             []string
+	}{
+		{"PUT", "witness", `{"checkpoint":null,"highest":null}`, o},
+		{"PUT", "allocations/2", allocate, o},
+		{"PUT", "allocations/1/retirement", `{"purpose":"a","note":""}`, o},
+		{"PUT", "allocations/1/consumption", `{"purpose":"a","leaf_hash":` + leaf + `}`, o},
+		{"POST", "allocations/1/channel", `{"purpose":"a"}`, append(upgrade, o...)},
+		{"PUT", "release", `{"frontier":1,"except":[]}`, o},
+		{"PUT", "owner", `{"owner":"0000000000000000000000000000000c"}`, v},
+	} {
+		path := generation + route.path
+		first := route.body[1 : strings.Index(route.body, ":")+1] // with its colon
+		member := "/" + strings.Trim(first, `":`)
+		add := func(body string, header []string, status int, code protocol.Code, field string) {
+			rows = append(rows, row{route.method, path, body, header, status, code, field})
+		}
+		add("", route.header, 400, protocol.CodeBadRequest, "body")
+		add("null", route.header, 400, protocol.CodeBadRequest, "body")
+		add("[]", route.header, 400, protocol.CodeBadRequest, "body")
+		add(route.body+"x", route.header, 400, protocol.CodeBadRequest, "body")
+		add("{"+first+"true,"+route.body[1:], route.header, 400, protocol.CodeBadRequest, member)
+		add("{"+first+"true}", route.header, 400, protocol.CodeBadRequest, member)
+		add(`{"surprise":"`+secretValue+`",`+route.body[1:], route.header, 400, protocol.CodeBadRequest, "/surprise")
+		add(`{}`, route.header, 400, protocol.CodeBadRequest, "")
+		add(strings.Repeat(" ", protocol.MaxBodyBytes+1), route.header, 413, protocol.CodeTooLarge, "")
+		add(route.body, append([]string{"Content-Type: text/plain"}, route.header...), 400, protocol.CodeBadRequest, "Content-Type")
+		add(route.body, append([]string{owner}, upgrade...), 400, protocol.CodeVersionRequired, "")
+		add(route.body, append([]string{"Quittance-Version: 2", owner}, upgrade...), 406, protocol.CodeUnknownVersion, "")
+		rows = append(rows, row{route.method, "/v1/" + strings.Repeat("0", 32) + "/" + route.path, route.body, route.header, 409, protocol.CodeOtherGeneration, ""})
+		if route.path != "owner" { // an operator's
+			add(route.body, append(append([]string{otherOwner}, upgrade...), v...), 403, protocol.CodeOtherOwner, "")
+		}
+	}
+	// A witness without its members is not a witness of nothing (I9).
+	rows = append(rows, row{"PUT", generation + "witness", `{"highest":null}`, o, 400, protocol.CodeBadRequest, "/checkpoint"})
 	before := hostOf(t, lab)
 	for _, row := range rows {
 		name := fmt.Sprintf("%s %s %s", row.method, strings.ReplaceAll(row.path, string(lab.Generation), "G"), clip(row.body))

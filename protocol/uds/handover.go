@@ -28,7 +28,7 @@ const goAhead = 'q'
 // answers. A handler checks it before it opens anything.
 func WantsChannel(r *http.Request) bool {
 	return strings.EqualFold(r.Header.Get("Upgrade"), protocol.UpgradeToChannel) &&
-		headerHasToken(r.Header.Get("Connection"), "upgrade")
+		headerHasToken(strings.Join(r.Header.Values("Connection"), ","), "upgrade")
 }
 
 func headerHasToken(value, token string) bool {

@@ -216,6 +216,10 @@ func decode(r *request, into any) *protocol.Problem {
 	}
 	err = protocol.DecodeStrict(data, protocol.MaxBodyBytes, into)
 	if err == nil {
+		// A witness that lost a member would say that its store holds nothing (I9).
+		err = protocol.CheckPresence(data, into)
+	}
+	if err == nil {
 		return nil
 	}
 	if malformed, ok := errors.AsType[*protocol.DecodeError](err); ok {
