@@ -164,6 +164,12 @@ func (l *Lab) Socket() string { return l.path("run/agent.sock") }
 // Worker is the program inside the image, which is a client too.
 func (l *Lab) Worker() string { return l.kit.worker }
 
+// Binary is the hostagent program.
+func (l *Lab) Binary() string { return l.kit.binary }
+
+// Cgroup is the agent's cgroup below every hierarchy's mount.
+func (l *Lab) Cgroup() string { return l.cgroup }
+
 // StateDir is the agent's state directory.
 func (l *Lab) StateDir() string { return l.path("state") }
 

@@ -18,13 +18,15 @@ import (
 
 // caller is one controller's view of a lab, with the steps that tests repeat.
 type caller struct {
-	t   *testing.T
-	lab *agenttest.Lab
-	gen *hostclient.Generation
+	t     *testing.T
+	lab   *agenttest.Lab
+	owner protocol.ID
+	gen   *hostclient.Generation
 }
 
 func newCaller(t *testing.T, lab *agenttest.Lab) *caller {
-	return &caller{t: t, lab: lab, gen: lab.Controller(protocol.NewID())}
+	owner := protocol.NewID()
+	return &caller{t: t, lab: lab, owner: owner, gen: lab.Controller(owner)}
 }
 
 func (c *caller) witness() {
