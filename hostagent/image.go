@@ -47,12 +47,7 @@ func Leftovers(ctx context.Context, c Config, log hclog.Logger) (found []string,
 	if err != nil {
 		return nil, err
 	}
-	e, err := openEngine(ctx, c, log)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, e.Close()) }()
-	leftovers, err := e.Leftovers(ctx, groups)
+	leftovers, err := audit(ctx, c, groups, log)
 	for _, l := range leftovers {
 		found = append(found, l.String())
 	}

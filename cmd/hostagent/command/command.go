@@ -94,7 +94,7 @@ func New() *cobra.Command {
 			File: *file, Required: cmd.Flags().Changed("config"), Environ: os.Environ(), Flags: flags,
 		})
 	}
-	root.AddCommand(runCommand(load), initCommand(load), configCommand(load), imageCommand(load), ledgerCommand(load), leftoversCommand(load),
+	root.AddCommand(runCommand(load), initCommand(load), configCommand(load), imageCommand(load), ledgerCommand(load), leftoversCommand(load), doctorCommand(load),
 		logSinkCommand(), versionCommand())
 	return root
 }

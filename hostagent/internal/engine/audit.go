@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	tasks "github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/quittance/quittance/hostagent/internal/cgroup"
+	"github.com/quittance/quittance/protocol"
 )
 
 // Leftovers lists everything of ours on this machine: containers, tasks,
@@ -19,7 +21,7 @@ func (e *Engine) Leftovers(ctx context.Context, groups *cgroup.Manager) ([]Lefto
 	call, cancel := e.call(ctx, e.o.Deadlines.Read)
 	defer cancel()
 	var out []Leftover
-	add := func(kind, name string) { out = append(out, Leftover{Kind: kind, Name: name}) }
+	add := func(kind, name string) { out = append(out, leftover(kind, name, name)) }
 
 	records, err := e.client.ContainerService().List(call)
 	if err != nil {
@@ -86,6 +88,18 @@ func (e *Engine) Leftovers(ctx context.Context, groups *cgroup.Manager) ([]Lefto
 	return out, nil
 }
 
+// nonceIn finds a nonce in the identifiers, paths and arguments that we make.
+var nonceIn = regexp.MustCompile(`(?:^|[^0-9a-f])([0-9a-f]{32})(?:[^0-9a-f]|$)`)
+
+// leftover is one whose nonce stands in text.
+func leftover(kind, name, text string) Leftover {
+	l := Leftover{Kind: kind, Name: name}
+	if m := nonceIn.FindStringSubmatch(text); m != nil {
+		l.Nonce = protocol.ID(m[1])
+	}
+	return l
+}
+
 // auditProcesses finds shims of our namespace and engine, and our log sinks.
 func (e *Engine) auditProcesses() ([]Leftover, error) {
 	var out []Leftover
@@ -96,10 +110,10 @@ func (e *Engine) auditProcesses() ([]Leftover, error) {
 			failures = append(failures, err)
 		}
 		if id != "" {
-			out = append(out, Leftover{Kind: "shim", Name: id})
+			out = append(out, leftover("shim", id, id))
 		}
 		if len(args) == 3 && args[0] == e.o.LogSink.Binary && args[1] == e.o.LogSink.Verb {
-			out = append(out, Leftover{Kind: "log-sink", Name: "process " + pid})
+			out = append(out, leftover("log-sink", "process "+pid, args[2]))
 		}
 	})
 	return out, errors.Join(append(failures, err)...)

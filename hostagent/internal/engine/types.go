@@ -206,8 +206,9 @@ type Removal struct {
 
 // Leftover is one thing of ours on the machine, for audits.
 type Leftover struct {
-	Kind string // container, task, snapshot, lease, shim, mount, cgroup, log-sink
-	Name string
+	Kind  string // container, task, snapshot, lease, shim, mount, cgroup, log-sink
+	Name  string
+	Nonce protocol.ID // of the container that it belongs to; "" where that does not show
 }
 
 func (l Leftover) String() string { return l.Kind + " " + l.Name }
