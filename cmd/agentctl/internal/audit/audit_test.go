@@ -47,6 +47,23 @@ func TestTrueHistory(t *testing.T) {
 	}
 }
 
+// A start whose outcome nobody learnt leaves no started receipt: the engine's
+// answer was lost, or the agent was killed right after the start and the worker
+// ended before the next one. That is a true history (I11).
+func TestStartNeverLearnt(t *testing.T) {
+	l := sample.New()
+	l.Genesis()
+	l.Accept(1, "langid", 1)
+	l.Append(protocol.KindOOMObserved, 1, protocol.OOMObservedBody{})
+	l.Exit(1, sample.Killed)
+	index, leaf := l.Retire(1, "langid", protocol.ReasonSetupFailed, sample.Killed)
+	l.Consume(1, index, leaf)
+	report, err := Check(stretch(l, 0), l.Key())
+	if err != nil || len(report.Findings) != 0 {
+		t.Errorf("%v, %v", report.Findings, err)
+	}
+}
+
 // Receipts after the checkpoint are counted as not covered, not believed.
 func TestUncoveredTail(t *testing.T) {
 	l := sample.History()
@@ -132,7 +149,7 @@ func TestImpossibleHistories(t *testing.T) {
 			l.Accept(1, "langid", 1)
 			l.Start(1, "langid")
 			l.Retire(1, "langid", protocol.ReasonExited, sample.Clean)
-		}, "without started and exited"},
+		}, "dispatched without exited"},
 		"goes on after retirement": {func(l *sample.Log) {
 			l.Accept(1, "langid", 1)
 			l.Start(1, "langid")
@@ -172,7 +189,13 @@ func TestImpossibleHistories(t *testing.T) {
 		"kill before start": {func(l *sample.Log) {
 			l.Accept(1, "langid", 1)
 			l.Append(protocol.KindOOMObserved, 1, protocol.OOMObservedBody{})
-		}, "never started"},
+			l.Start(1, "langid")
+		}, "after its end"},
+		"kill, and never dispatched": {func(l *sample.Log) {
+			l.Accept(1, "langid", 1)
+			l.Append(protocol.KindOOMObserved, 1, protocol.OOMObservedBody{})
+			l.Append(protocol.KindRetired, 1, protocol.RetiredBody{Reason: protocol.ReasonSetupFailed, OOM: protocol.OOM{Verdict: protocol.VerdictUnknown, Source: protocol.CountersFromNone}, LogSink: protocol.LogSinkOK})
+		}, "as never dispatched"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := sample.New()

@@ -26,6 +26,7 @@ type chapter struct {
 	whole    bool // its accepted receipt was seen
 	burn     bool
 	started  bool
+	killed   bool // a kill was observed
 	exit     *protocol.ExitedBody
 	stuck    bool
 	retired  *protocol.Index
@@ -128,14 +129,17 @@ func (s *story) advance(n protocol.Number, c *chapter, r protocol.Receipt, leaf 
 	}
 	switch r.Kind {
 	case protocol.KindStarted:
-		if c.started || c.exit != nil || c.burn {
-			s.wrong("number %s is started again, or was burnt", n)
+		if c.started || c.killed || c.exit != nil || c.burn {
+			s.wrong("number %s is started again, or after its end, or was burnt", n)
 		}
 		c.started = true
 	case protocol.KindOOMObserved:
-		if c.whole && !c.started {
-			s.wrong("a kill is observed in number %s, which never started", n)
+		// A start whose outcome nobody learnt, because the engine's answer was
+		// lost or the agent ended there, leaves no started receipt.
+		if c.burn {
+			s.wrong("a kill is observed in number %s, which was burnt", n)
 		}
+		c.killed = true
 	case protocol.KindExited:
 		body, err := protocol.BodyOf[protocol.ExitedBody](r)
 		if err != nil {
@@ -145,8 +149,8 @@ func (s *story) advance(n protocol.Number, c *chapter, r protocol.Receipt, leaf 
 			s.wrong("number %s exits a second time (I23)", n)
 			return
 		}
-		if c.whole && !c.started {
-			s.wrong("number %s exits and never started", n)
+		if c.burn {
+			s.wrong("number %s exits and was burnt", n)
 		}
 		c.exit = &body
 	case protocol.KindStuck:
@@ -167,9 +171,9 @@ func (s *story) retire(n protocol.Number, c *chapter, r protocol.Receipt) {
 	switch {
 	case err != nil:
 		s.wrong("unreadable body: %v", err)
-	case body.Dispatched && c.whole && (!c.started || c.exit == nil):
-		s.wrong("number %s is retired as dispatched without started and exited (I18)", n)
-	case !body.Dispatched && c.started:
+	case body.Dispatched && c.whole && c.exit == nil:
+		s.wrong("number %s is retired as dispatched without exited (I18)", n)
+	case !body.Dispatched && (c.started || c.killed || c.exit != nil):
 		s.wrong("number %s is retired as never dispatched and was started", n)
 	case c.exit != nil && (body.Exit == nil || !equal(*body.Exit, c.exit.Exit) || !equal(body.OOM, c.exit.OOM)):
 		s.wrong("number %s: the exit or the OOM verdict was amended at retirement (I23)", n)
