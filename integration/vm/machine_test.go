@@ -7,7 +7,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -19,12 +18,13 @@ import (
 	"github.com/quittance/quittance/integration/ociarchive"
 	"github.com/quittance/quittance/integration/vm/disk"
 	"github.com/quittance/quittance/integration/vm/machine"
+	"github.com/quittance/quittance/integration/vm/witness"
 	"github.com/quittance/quittance/integration/workers/images"
-	"github.com/quittance/quittance/protocol/tlog"
 )
 
 var (
 	cuts  = flag.Int("cuts", 5, "power cuts")
+	reuse = flag.Bool("reuse", false, "use the packages of the last run, to try a test quickly")
 	accel = flag.String("accel", "tcg", "QEMU's accelerators, the first that works: tcg, kvm:tcg")
 )
 
@@ -55,7 +55,7 @@ func needed(r row) row {
 // checks share the first boot, in this order.
 var checks = []row{
 	needed(ask("install")), ask("files"), ask("units"), ask("unit-files"), ask("security"), needed(ask("configure")),
-	ask("socket-activation"), ask("reload"), needed(ask("controller-job")), needed(ask("take-owner")),
+	ask("socket-activation"), ask("reload"), ask("controller-job"), needed(ask("take-owner")),
 	ask("life"), ask("oom-group"), ask("oom-observe"), ask("oom-host"),
 	disturbed("daemon-reload"), disturbed("daemon-reexec"), disturbed("agent-restart"), disturbed("agent-killed"),
 	disturbed("containerd-restart"), disturbed("containerd-killed"), disturbed("everything-killed"),
@@ -78,7 +78,7 @@ func TestMachine(t *testing.T) {
 		l.row(t, r)
 	}
 	l.reboot(t)
-	l.row(t, needed(row{name: "release", command: "give-owner", arguments: []string{l.witness.last()}}))
+	l.row(t, needed(row{name: "release", command: "give-owner", arguments: []string{l.witness.Last()}}))
 	for n := range *cuts {
 		t.Run(fmt.Sprintf("power-cut-%d", n+1), func(t *testing.T) { l.powerCut(t, n+1) })
 	}
@@ -91,7 +91,7 @@ type lab struct {
 	dir     string // of everything that is kept
 	config  machine.Config
 	machine *machine.Machine
-	witness witness
+	witness *witness.Witness
 	broken  string // the needed row that failed
 	table   []string
 }
@@ -102,7 +102,7 @@ func newLab(t *testing.T) *lab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &lab{dir: filepath.Join(root, "build", "vm"), witness: witness{ended: map[string]string{}}}
+	l := &lab{dir: filepath.Join(root, "build", "vm"), witness: witness.New()}
 	base, err := disk.System(t.Context(), l.dir, time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -141,14 +141,16 @@ func (l *lab) payload(t *testing.T, root string) map[string]string {
 	files := map[string]string{}
 	for dir, version := range map[string]string{"packages": "", "upgrade": "9.0.0~vm"} {
 		out := filepath.Join(l.dir, dir)
-		if err := os.RemoveAll(out); err != nil {
-			t.Fatal(err)
+		if !*reuse {
+			if err := os.RemoveAll(out); err != nil {
+				t.Fatal(err)
+			}
+			environment := []string{"QUITTANCE_PACKAGERS=deb"}
+			if version != "" {
+				environment = append(environment, "QUITTANCE_VERSION="+version)
+			}
+			build(t, root, environment, filepath.Join(root, "packaging", "build.sh"), out)
 		}
-		environment := []string{}
-		if version != "" {
-			environment = append(environment, "QUITTANCE_VERSION="+version)
-		}
-		build(t, root, environment, filepath.Join(root, "packaging", "build.sh"), out)
 		found, err := filepath.Glob(filepath.Join(out, "*.deb"))
 		if err != nil || len(found) != 3 {
 			t.Fatalf("%d packages in %s: %v", len(found), out, err)
@@ -265,17 +267,17 @@ func (l *lab) do(t *testing.T, r row) (text string, notes []string) {
 }
 
 // keep gives the witness what a command noted.
-func (l *lab) keep(command string, notes []string) (err error) {
+func (l *lab) keep(command string, notes []string) error {
 	switch command {
 	case "configure":
 		for _, note := range notes {
-			if l.witness.key, err = tlog.ParsePublicKey(note); err != nil {
+			if err := l.witness.SetKey(note); err != nil {
 				return err
 			}
 		}
 	case "controller-job", "give-owner", "settle":
 		for _, note := range notes {
-			if err := l.witness.take(note); err != nil {
+			if err := l.witness.Take(note); err != nil {
 				return err
 			}
 		}
@@ -339,47 +341,47 @@ func (l *lab) powerCut(t *testing.T, n int) {
 	}
 	began := time.Now()
 	l.broken = t.Name() // until it passed
-	held := len(l.witness.leaves)
+	held := l.witness.Receipts()
 	after := l.runLoad(t, n)
-	sent := len(l.witness.leaves) - held
-	acknowledged, ended := len(l.witness.jobs), len(l.witness.ended)
+	sent := l.witness.Receipts() - held
+	acknowledged, ended := len(l.witness.Jobs()), len(l.witness.Ends())
 	if err := disk.Check(t.Context(), l.config.Overlay); err != nil {
 		t.Fatal(err)
 	}
 	l.boot(t)
 	l.broken = ""
-	ends := maps.Clone(l.witness.ended)
-	l.do(t, row{name: fmt.Sprintf("cut-%d-settle", n), command: "settle", arguments: append([]string{l.witness.last()}, l.witness.jobs...), needed: true})
+	ends := l.witness.Ends()
+	l.do(t, row{name: fmt.Sprintf("cut-%d-settle", n), command: "settle", arguments: append([]string{l.witness.Last()}, l.witness.Jobs()...), needed: true})
 	l.do(t, row{name: fmt.Sprintf("cut-%d-ledger", n), command: "ledger"})
 	l.do(t, row{name: fmt.Sprintf("cut-%d-nothing-left", n), command: "nothing-left"})
-	if err := l.witness.story(true); err != nil {
+	if err := l.witness.Story(true); err != nil {
 		l.diagnose(t, fmt.Sprintf("power-cut-%d", n))
 		t.Fatal(err)
 	}
-	for _, job := range l.witness.jobs {
-		if l.witness.ended[job] == "" {
+	for _, job := range l.witness.Jobs() {
+		if l.witness.Ends()[job] == "" {
 			t.Errorf("job %s was acknowledged and never ended", job)
 		}
 	}
 	lost := 0
-	for job, end := range l.witness.ended {
+	for job, end := range l.witness.Ends() {
 		if _, before := ends[job]; !before && !strings.HasPrefix(end, "succeeded ") {
 			lost++
 		}
 	}
 	l.tell(fmt.Sprintf("power-cut-%d", n), "ok", began, fmt.Sprintf(
 		"after %.1f s; %d receipts sent out, %d of %d jobs had ended; afterwards %d receipts, %d executions lost to the cut",
-		after.Seconds(), sent, ended, acknowledged, len(l.witness.leaves), lost))
+		after.Seconds(), sent, ended, acknowledged, l.witness.Receipts(), lost))
 }
 
 // runLoad runs the load and cuts the power at a random moment after the first
 // job was acknowledged.
 func (l *lab) runLoad(t *testing.T, n int) time.Duration {
-	replies, err := l.machine.Ask("load", l.witness.last(), fmt.Sprintf("cut-%d", n))
+	replies, err := l.machine.Ask("load", l.witness.Last(), fmt.Sprintf("cut-%d", n))
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := len(l.witness.jobs)
+	known := len(l.witness.Jobs())
 	patience := time.NewTimer(rowLimit)
 	defer patience.Stop()
 	var cut <-chan time.Time
@@ -394,10 +396,10 @@ func (l *lab) runLoad(t *testing.T, n int) time.Duration {
 				l.diagnose(t, fmt.Sprintf("load-%d", n))
 				t.Fatalf("the load ended: %s", message.Text)
 			}
-			if err := l.witness.take(message.Text); err != nil {
+			if err := l.witness.Take(message.Text); err != nil {
 				t.Fatal(err)
 			}
-			if cut == nil && len(l.witness.jobs) > known {
+			if cut == nil && len(l.witness.Jobs()) > known {
 				cut = time.After(after)
 			}
 		case <-cut:
@@ -409,7 +411,7 @@ func (l *lab) runLoad(t *testing.T, n int) time.Duration {
 				if message.Kind.Final() {
 					continue
 				}
-				if err := l.witness.take(message.Text); err != nil {
+				if err := l.witness.Take(message.Text); err != nil {
 					t.Fatal(err)
 				}
 			}

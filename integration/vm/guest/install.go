@@ -29,7 +29,7 @@ func install(ctx context.Context, _ *task) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if _, err := run(ctx, "apt-get", append([]string{"-y", "--no-download", "--no-install-recommends", "install"}, packages...)...); err != nil {
+	if _, err := run(ctx, "apt-get", append([]string{"-y", "--no-install-recommends", "install"}, packages...)...); err != nil {
 		return "", err
 	}
 	// dpkg knows them as whole, and their files are as packed.
@@ -195,7 +195,7 @@ func purgeAndReinstall(ctx context.Context, t *task) (string, error) {
 	if err != nil {
 		return "", errors.Join(append(problems, err)...)
 	}
-	if _, err := run(ctx, "apt-get", append([]string{"-y", "--no-download", "--no-install-recommends", "install"}, packages...)...); err != nil {
+	if _, err := run(ctx, "apt-get", append([]string{"-y", "--no-install-recommends", "install"}, packages...)...); err != nil {
 		return "", errors.Join(append(problems, err)...)
 	}
 	if _, err := os.Lstat("/var/lib/quittance/ledger"); !errors.Is(err, os.ErrNotExist) {

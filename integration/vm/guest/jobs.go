@@ -163,8 +163,13 @@ func awaitJob(ctx context.Context, id string) (state, result string, err error) 
 	return state, result, err
 }
 
-// takeOwner makes this program the owner while the controller is stopped.
-func takeOwner(ctx context.Context, _ *task) (string, error) { return "", setOwner(ctx, ownOwner) }
+// takeOwner stops the controller and makes this program the owner.
+func takeOwner(ctx context.Context, _ *task) (string, error) {
+	if _, err := run(ctx, "systemctl", "stop", controllerUnit); err != nil {
+		return "", err
+	}
+	return "", setOwner(ctx, ownOwner)
+}
 
 // giveOwner notes the log after the index that it is given, releases what this
 // program made, and gives the generation back to the controller's store.
@@ -375,7 +380,7 @@ func settle(ctx context.Context, t *task) (string, error) {
 // quiet waits until nothing is left to do and stops the controller.
 func quiet(ctx context.Context) error {
 	// The last attempt is archived and its history released a little later.
-	err := await(ctx, 4*patience, "the history is released to its end", func() error {
+	err := await(ctx, patience, "the history is released to its end", func() error {
 		host, _, err := operator(ctx)
 		if err == nil && (host.Slots.Used > 0 || host.Frontiers.Released != host.Frontiers.Accepted) {
 			err = fmt.Errorf("%d slots used, released %d of %d", host.Slots.Used, host.Frontiers.Released, host.Frontiers.Accepted)

@@ -125,12 +125,14 @@ func writeFile(path, text string) error { return os.WriteFile(path, []byte(text)
 
 // diagnose says what explains a failure: failed units and the journal's end.
 func diagnose(ctx context.Context, t *task) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	for _, command := range [][]string{
 		{"systemctl", "--no-pager", "--failed"},
 		{"systemctl", "--no-pager", "status", agentUnit, socketUnit, workersUnitOf, controllerUnit, "containerd.service"},
 		{"journalctl", "--no-pager", "-b", "-n", "400", "-o", "short-monotonic"},
 		{"findmnt"}, {"ps", "-eo", "pid,ppid,user,stat,wchan:20,cgroup:60,args"},
-		{"/usr/sbin/hostagent", "leftovers"},
+		{"hostagent", "leftovers"}, {"agentctl", "status"}, {"agentctl", "allocations"}, {"agentctl", "jobs", "list", "-o", "json"},
 	} {
 		// A command that fails, as systemctl status does for a stopped unit, has
 		// still said something.

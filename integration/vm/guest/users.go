@@ -203,7 +203,7 @@ func upgrade(ctx context.Context, _ *task) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if _, err := run(ctx, "apt-get", append([]string{"-y", "--no-download", "--no-install-recommends", "install"}, packages...)...); err != nil {
+	if _, err := run(ctx, "apt-get", append([]string{"-y", "--no-install-recommends", "install"}, packages...)...); err != nil {
 		return "", err
 	}
 	if err := restarted(ctx, agentUnit, before); err != nil {

@@ -420,7 +420,9 @@ func workersUnit(ctx context.Context, _ *task) (string, error) {
 	if out, err := run(ctx, "systemctl", "restart", workersUnitOf); err == nil {
 		return "", fmt.Errorf("systemctl restart %s was not refused: %s", workersUnitOf, out)
 	}
-	// Its only process is not what holds it.
+	// Its only process is killed: the kernel allows no new one beside the
+	// workers' cgroups, so it comes back once they are gone. Until then workers
+	// go on, and new ones can be made.
 	pid, err := mainPID(ctx, workersUnitOf)
 	if err != nil {
 		return "", err
@@ -428,22 +430,44 @@ func workersUnit(ctx context.Context, _ *task) (string, error) {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		return "", err
 	}
-	if err := restarted(ctx, workersUnitOf, pid); err != nil {
+	err = await(ctx, patience, "systemd notices", func() error {
+		state, err := property(ctx, workersUnitOf, "ActiveState")
+		if err == nil && state == "active" {
+			err = errors.New("the unit is still active")
+		}
+		return err
+	})
+	if err != nil {
 		return "", err
 	}
 	if err := errors.Join(w.alive(), w.limits(), w.sameGroup()); err != nil {
 		return "", fmt.Errorf("after the sleeper was killed: %w", err)
 	}
-	if _, err := w.end(ctx); err != nil {
+	second, err := allocate(ctx, "steady")
+	if err != nil {
+		return "", fmt.Errorf("while the sleeper was gone: %w", err)
+	}
+	if err := second.limits(); err != nil {
+		return "", fmt.Errorf("while the sleeper was gone: %w", err)
+	}
+	for _, live := range []*worker{w, second} {
+		if _, err := live.end(ctx); err != nil {
+			return "", err
+		}
+	}
+	if err := restarted(ctx, workersUnitOf, pid); err != nil {
 		return "", err
 	}
 	// And new workers can be made below the new sleeper.
 	again, err := allocate(ctx, "steady")
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("below the new sleeper: %w", err)
+	}
+	if err := again.limits(); err != nil {
+		return "", fmt.Errorf("below the new sleeper: %w", err)
 	}
 	if _, err := again.end(ctx); err != nil {
 		return "", err
 	}
-	return "stop and restart refused, sleeper replaced", leftovers(ctx)
+	return "stop and restart refused; killed, it came back after the last worker", leftovers(ctx)
 }

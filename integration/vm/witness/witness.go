@@ -1,12 +1,22 @@
-//go:build vm
-
-package vm
+// Package witness keeps what left the virtual machine before its power was cut,
+// and says whether the machine still stands by it afterwards.
+//
+// It owns the notes of the guest's load and settle commands and what must be
+// true of them. It verifies by itself: the Merkle tree is computed here from the
+// standard, not by the code under test. It must not know machines.
+//
+//	leaf BASE64            a receipt as it was read, in the order of the log
+//	checkpoint BASE64      a signed checkpoint, after all leaves that it covers
+//	created OPERATION JOB  the job service acknowledged the job
+//	ended JOB STATE HASH   the job ended, with the SHA-256 of its result
+package witness
 
 import (
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -14,8 +24,8 @@ import (
 	"github.com/quittance/quittance/protocol/tlog"
 )
 
-// witness is what left the machine. Nothing of it may ever be taken back.
-type witness struct {
+// Witness is what left the machine. Nothing of it may ever be taken back.
+type Witness struct {
 	key     *tlog.PublicKey
 	leaves  [][]byte          // the whole log, by index
 	covered int               // leaves that a checked checkpoint covers
@@ -23,16 +33,34 @@ type witness struct {
 	ended   map[string]string // state and hash of the result by job
 }
 
-// last is the index of the last leaf, as the guest wants it.
-func (w *witness) last() string {
+// New makes a witness of nothing yet.
+func New() *Witness { return &Witness{ended: map[string]string{}} }
+
+// SetKey names the host's key, learned before any power cut.
+func (w *Witness) SetKey(text string) (err error) {
+	w.key, err = tlog.ParsePublicKey(text)
+	return err
+}
+
+// Receipts is how many leaves are held.
+func (w *Witness) Receipts() int { return len(w.leaves) }
+
+// Jobs are the acknowledged jobs in their order.
+func (w *Witness) Jobs() []string { return slices.Clone(w.jobs) }
+
+// Ends are the state and the hash of the result of every job that ended.
+func (w *Witness) Ends() map[string]string { return maps.Clone(w.ended) }
+
+// Last is the index of the last leaf, as the guest wants it.
+func (w *Witness) Last() string {
 	if len(w.leaves) == 0 {
 		return ""
 	}
 	return fmt.Sprint(len(w.leaves) - 1)
 }
 
-// take keeps one note of the guest's load, settle or follow.
-func (w *witness) take(note string) error {
+// Take keeps one note of the guest's load, settle or follow.
+func (w *Witness) Take(note string) error {
 	fields := strings.Fields(note)
 	if len(fields) < 2 {
 		return fmt.Errorf("the guest noted %q", note)
@@ -62,19 +90,19 @@ func (w *witness) take(note string) error {
 }
 
 // takeLeaf accepts exactly the next index (I8).
-func (w *witness) takeLeaf(leaf []byte) error {
+func (w *Witness) takeLeaf(leaf []byte) error {
 	r, err := protocol.DecodeReceipt(leaf)
 	if err != nil {
-		return fmt.Errorf("after leaf %s: %w", w.last(), err)
+		return fmt.Errorf("after leaf %s: %w", w.Last(), err)
 	}
 	if int(r.Index) != len(w.leaves) {
-		return fmt.Errorf("after leaf %s came index %d", w.last(), r.Index)
+		return fmt.Errorf("after leaf %s came index %d", w.Last(), r.Index)
 	}
 	w.leaves = append(w.leaves, leaf)
 	return nil
 }
 
-func (w *witness) takeEnd(job, end string) error {
+func (w *Witness) takeEnd(job, end string) error {
 	if before, known := w.ended[job]; known && before != end {
 		return fmt.Errorf("job %s had ended as %q and is now %q", job, before, end)
 	}
@@ -84,7 +112,7 @@ func (w *witness) takeEnd(job, end string) error {
 
 // check verifies a checkpoint against the leaves, all of which it must cover
 // that were held before it was asked for.
-func (w *witness) check(text string) error {
+func (w *Witness) check(text string) error {
 	checkpoint, err := tlog.ParseCheckpoint(text, w.key)
 	if err != nil {
 		return err
@@ -128,9 +156,9 @@ var ranks = map[protocol.Kind]int{
 	protocol.KindStuck: 5, protocol.KindUnstuck: 5, protocol.KindRetired: 6, protocol.KindConsumed: 7,
 }
 
-// story checks what the whole log tells. whole says that nothing is under way:
+// Story checks what the whole log tells. whole says that nothing is under way:
 // every allocation must have been consumed.
-func (w *witness) story(whole bool) error {
+func (w *Witness) Story(whole bool) error {
 	var problems []error
 	highest := protocol.Number(0)
 	reached := map[protocol.Number]int{}
