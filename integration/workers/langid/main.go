@@ -4,6 +4,13 @@
 //
 //	GET  /health                → 200 {"status":"READY"}
 //	POST /predict, text/plain   → 200 {"language":"eng","name":"English",…}
+//
+// The same model answers in the protocols of inference servers too:
+//
+//	-protocol openai   POST /v1/chat/completions (streaming too),
+//	                   /v1/completions, /v1/embeddings
+//	-protocol kserve   GET /v2/health/ready, POST /v2/models/langid/infer
+//	-protocol framed   length-prefixed JSON, preparation split from execution
 package main
 
 import (
@@ -11,8 +18,11 @@ import (
 	"flag"
 	"fmt"
 	"math"
+	"net"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 	"unicode/utf8"
 
 	"github.com/abadojack/whatlanggo"
@@ -34,29 +44,60 @@ type result struct {
 
 func main() {
 	listen := flag.String("listen", "127.0.0.1:8080", "host:port or unix:/path to listen on")
+	protocol := flag.String("protocol", "predict", "how to be spoken to: predict, openai, kserve or framed")
 	flag.Parse()
-	if flag.NArg() != 0 {
+	serve, known := protocols[*protocol]
+	if !known || flag.NArg() != 0 {
 		flag.Usage()
 		os.Exit(2)
 	}
-	model := worker.Worker{ContentType: "text/plain", MaxBytes: maxText, Predict: identify}
-	if err := worker.Run(model, *listen); err != nil {
+	if err := run(*listen, serve); err != nil {
 		fmt.Fprintln(os.Stderr, "langid:", err)
 		os.Exit(1)
 	}
 }
 
+// protocols are the faces of the one model; each serves until ctx ends and
+// closes the listener.
+var protocols = map[string]func(ctx context.Context, l net.Listener) error{
+	"predict": func(ctx context.Context, l net.Listener) error {
+		return worker.Serve(ctx, l, worker.Worker{ContentType: "text/plain", MaxBytes: maxText, Predict: identify})
+	},
+	"openai": func(ctx context.Context, l net.Listener) error { return worker.ServeHandler(ctx, l, openAI()) },
+	"kserve": func(ctx context.Context, l net.Listener) error { return worker.ServeHandler(ctx, l, kserve()) },
+	"framed": framed,
+}
+
+func run(address string, serve func(context.Context, net.Listener) error) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	l, err := worker.Listen(ctx, address)
+	if err != nil {
+		return err
+	}
+	return serve(ctx, l)
+}
+
 func identify(_ context.Context, input []byte) (any, error) {
+	found, err := detect(input)
+	if err != nil {
+		return nil, err
+	}
+	return found, nil
+}
+
+// detect is the model.
+func detect(input []byte) (result, error) {
 	if !utf8.Valid(input) {
-		return nil, &worker.InputError{Reason: "the text is not valid UTF-8"}
+		return result{}, &worker.InputError{Reason: "the text is not valid UTF-8"}
 	}
 	text := string(input)
 	if strings.TrimSpace(text) == "" {
-		return nil, &worker.InputError{Reason: "the text is empty"}
+		return result{}, &worker.InputError{Reason: "the text is empty"}
 	}
 	info := whatlanggo.Detect(text)
 	if info.Script == nil {
-		return nil, &worker.InputError{Reason: "the text has no letters of a known script"}
+		return result{}, &worker.InputError{Reason: "the text has no letters of a known script"}
 	}
 	return result{
 		Language:   info.Lang.Iso6393(),

@@ -73,8 +73,13 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 // Serve answers on listener until ctx ends, then finishes what is under way
 // within a few seconds. It closes the listener.
 func Serve(ctx context.Context, listener net.Listener, w Worker) error {
+	return ServeHandler(ctx, listener, w.Handler())
+}
+
+// ServeHandler is [Serve] for a model with another HTTP face.
+func ServeHandler(ctx context.Context, listener net.Listener, handler http.Handler) error {
 	server := &http.Server{
-		Handler:           w.Handler(),
+		Handler:           handler,
 		ReadHeaderTimeout: 10 * time.Second,
 		MaxHeaderBytes:    32 << 10,
 	}
