@@ -93,6 +93,12 @@ func (w *worker) stopUnwatched(e core.StopEffect) {
 	if w.ended {
 		return
 	}
+	if w.startWas == protocol.Unknown {
+		// The process may have run and may still begin to: what the engine says
+		// of the task now proves neither. Its end is a fact (I11).
+		w.watch(w.m.ctx, &e)
+		return
+	}
 	never := false
 	err := w.repeat(w.m.ctx, "inspect", func(ctx context.Context) error {
 		task, err := w.m.cfg.Engine.Task(ctx, w.identity)

@@ -34,9 +34,10 @@ type worker struct {
 	identity engine.Identity
 	baseline protocol.Counters
 	group    *cgroup.Group
-	proc     *process.Handle // nil where the process was gone when it was looked for
-	oom      *cgroup.Watch   // from before the start to the last counters
-	ended    bool            // the end was reported
+	proc     *process.Handle      // nil where the process was gone when it was looked for
+	oom      *cgroup.Watch        // from before the start to the last counters
+	startWas protocol.Disposition // of the start; "" before it
+	ended    bool                 // the end was reported
 
 	taskMu      sync.RWMutex
 	task        *channel.Task // guarded by taskMu
@@ -195,8 +196,9 @@ func (w *worker) start() {
 	if w.m.ctx.Err() != nil {
 		return
 	}
+	w.startWas = engine.DispositionOf(err)
 	if err != nil {
-		w.log.Warn("start_failed", "error", err)
+		w.log.Warn("start_failed", "error", err, "disposition", string(w.startWas))
 		w.post(core.WorkStartFailed{Number: w.number, Error: err.Error()})
 		return
 	}
