@@ -279,3 +279,46 @@ func (c *controller) pid(n protocol.Number) int {
 	c.t.Fatalf("number %d has not started", n)
 	return 0
 }
+
+// A start whose reply was lost may have begun the worker. Where the engine can
+// be asked, it did, and the worker runs; where it is silent until the deadline,
+// the worker is killed and its end observed. It is never taken for one that was
+// not dispatched (I11, I16, FR-15).
+func TestStartReplyLost(t *testing.T) {
+	lab, proxy := proxied(t)
+	lab.Profile("echo", agenttest.Profile{Args: []string{"serve"}})
+	lab.Start()
+	c := newController(t, lab)
+	request := c.request("echo")
+	for _, way := range []engineproxy.Way{engineproxy.Lose, engineproxy.Withhold, engineproxy.Hold} {
+		t.Run(way.String(), func(t *testing.T) {
+			hit := proxy.Arm(engineproxy.Fault{Method: "Tasks/Start", Way: way})
+			n := c.next
+			first, err := c.gen.Allocate(t.Context(), n, request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.next++
+			met(t, "Tasks/Start", hit)
+			want := protocol.ReasonSetupFailed
+			if way == engineproxy.Lose {
+				want = protocol.ReasonRequested
+				if a := c.await(n, protocol.StateStarted); a.State != protocol.StateStarted {
+					t.Errorf("state %s, step %s: %s", a.State, a.Step, a.StepError)
+				}
+			} else if a := c.await(n, protocol.StateRetired); a.State != protocol.StateRetired {
+				t.Fatalf("state %s, step %s: %s", a.State, a.Step, a.StepError)
+			}
+			again, err := c.gen.Allocate(t.Context(), n, request)
+			if err != nil || string(again.Receipt) != string(first.Receipt) {
+				t.Errorf("the same number again: %s, %v", again.Receipt, err)
+			}
+			r := c.retire(n)
+			if r.Reason != want || !r.Dispatched || r.Exit == nil || r.Exit.Source == protocol.ExitFromNone ||
+				r.Removal.Container != protocol.RemovedByUs {
+				t.Errorf("reason %s, dispatched %v, exit %+v, removal %+v", r.Reason, r.Dispatched, r.Exit, r.Removal)
+			}
+		})
+	}
+	c.settled()
+}

@@ -1,0 +1,97 @@
+//go:build engine
+
+package hostile
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quittance/quittance/integration/agenttest"
+	"github.com/quittance/quittance/protocol"
+	"github.com/quittance/quittance/protocol/hostclient"
+)
+
+// freezer is the control file of the cgroup v1 freezer that a process is in:
+// what is frozen there cannot be killed either. (On v2 a kill thaws.)
+func freezer(t *testing.T, pid int) string {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		fields := strings.SplitN(strings.TrimSpace(line), ":", 3) // hierarchy:controllers:path
+		if fields[1] == "freezer" {
+			return filepath.Join("/sys/fs/cgroup/freezer", fields[2], "freezer.state")
+		}
+	}
+	t.Fatal("this machine has no cgroup v1 freezer: nothing makes a process that cannot be killed")
+	return ""
+}
+
+// A frozen worker keeps its slot and is stuck, with what was seen; twenty other
+// allocations go through meanwhile, at their usual pace; thawed, it is unstuck
+// and retired by itself (FR-17, I19).
+func TestFrozenWorkerAmongOthers(t *testing.T) {
+	lab := kit.NewLab(t, "--stuck-after", "1s", "--max-slots", "2")
+	lab.Profile("frozen", agenttest.Profile{Args: []string{"serve"}, Grace: "100ms"})
+	lab.Profile("other", agenttest.Profile{Args: []string{"serve"}, NoInit: true, Grace: "100ms"})
+	lab.Start()
+	c := newController(t, lab)
+	n := c.start("frozen")
+	file := freezer(t, c.pid(n))
+	write := func(state string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(state), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("FROZEN")
+	thawed := false
+	defer func() {
+		if !thawed {
+			write("THAWED")
+		}
+	}()
+	if _, err := c.gen.Retire(t.Context(), n, protocol.RetireRequest{Purpose: purpose}, 0); err != nil {
+		t.Fatal(err)
+	}
+	lab.Eventually("the allocation is stuck", func() (bool, error) {
+		a, err := c.gen.Get(t.Context(), n, "", 0)
+		return err == nil && a.Stuck != nil && a.Stuck.Step == "kill" && a.Stuck.ProcessState != "" && a.Stuck.WaitChannel != "", err
+	})
+	longest := time.Duration(0)
+	for range 20 {
+		began := time.Now()
+		if r := c.retire(c.start("other")); r.Reason != protocol.ReasonRequested {
+			t.Errorf("reason %s", r.Reason)
+		}
+		longest = max(longest, time.Since(began))
+	}
+	t.Logf("twenty lives, the longest %s", longest.Round(time.Millisecond))
+	if longest > 15*time.Second {
+		t.Errorf("a life beside the stuck one took %s", longest)
+	}
+	// Its slot stays held: with one more the node is full.
+	held := c.start("other")
+	if _, err := c.gen.Allocate(t.Context(), c.next, c.request("other")); !hostclient.IsCode(err, protocol.CodeCapacity) {
+		t.Errorf("a third allocation of two slots: %v", err)
+	}
+	c.retire(held)
+	write("THAWED")
+	thawed = true
+	a := c.await(n, protocol.StateRetired)
+	var kinds []protocol.Kind
+	for _, r := range a.Receipts {
+		kinds = append(kinds, r.Kind)
+	}
+	if got := fmt.Sprint(kinds); got != "[accepted started stuck unstuck exited retired]" {
+		t.Errorf("receipts %s", got)
+	}
+	c.retire(n)
+	c.settled()
+}
