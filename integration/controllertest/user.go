@@ -149,6 +149,13 @@ func (s *Site) Receipts(id string) []api.JobReceipt {
 	return decode[api.JobReceipts](s, status, data).Receipts
 }
 
+// Provenance is what produced each outcome of a job.
+func (s *Site) Provenance(id string) api.JobProvenance {
+	s.T.Helper()
+	status, data := s.call(http.MethodGet, "/v1/jobs/"+id+"/provenance", "", "", nil)
+	return decode[api.JobProvenance](s, status, data)
+}
+
 // VerifyReceipts checks every attached receipt of a job against the host's
 // key, and that the kinds of each allocation tell a whole life.
 func (s *Site) VerifyReceipts(id string) {
