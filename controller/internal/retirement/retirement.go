@@ -97,6 +97,11 @@ func one(ctx context.Context, h Host, j Journal, e attempt.Execution, note strin
 	if err != nil {
 		return End{}, err
 	}
+	if a.Number != e.Number || a.Purpose != j.Key() {
+		// Nothing of another attempt is ever consumed (I20): the agent began
+		// another generation meanwhile, which the next try sees.
+		return End{}, errors.New("the agent shows another attempt's allocation under this number")
+	}
 	end.Allocation = a
 	if !host.Reached(a, protocol.StateRetired) {
 		end.Settlement = attempt.SettlementStuck

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -59,6 +60,7 @@ type agent struct {
 	retire     error
 	stuck      bool
 	consume    error
+	purpose    string // of the allocations that are shown; "" for ours
 	leaf       []byte
 	calls      []string
 }
@@ -78,10 +80,14 @@ func (a *agent) Retire(_ context.Context, _ protocol.ID, n protocol.Number, purp
 
 func (a *agent) Wait(_ context.Context, n protocol.Number, until protocol.State) (protocol.Allocation, error) {
 	a.call("wait %d %s", n, until)
-	if a.stuck {
-		return protocol.Allocation{Number: n, State: protocol.StateRetiring, Stuck: &protocol.StuckBody{}}, nil
+	shown := protocol.Allocation{Number: n, State: protocol.StateRetired, Purpose: "a"}
+	if a.purpose != "" {
+		shown.Purpose = a.purpose
 	}
-	return protocol.Allocation{Number: n, State: protocol.StateRetired}, nil
+	if a.stuck {
+		shown.State, shown.Stuck = protocol.StateRetiring, &protocol.StuckBody{}
+	}
+	return shown, nil
 }
 
 func (a *agent) Consume(_ context.Context, x protocol.Allocation) (protocol.Allocation, error) {
@@ -146,6 +152,7 @@ func TestRunFails(t *testing.T) {
 		"another generation, not abandoned": {generation: other},
 		"retirement unknown":                {generation: ours, retire: lost},
 		"consumption unknown":               {generation: ours, consume: lost},
+		"another attempt's (I20)":           {generation: ours, purpose: "b"},
 		"receipts too large":                {generation: ours, leaf: []byte(strings.Repeat("x", attempt.MaxSavedBytes+1))},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -155,6 +162,9 @@ func TestRunFails(t *testing.T) {
 			}
 			if e := attempt.ExecutionsOf(m.record)[0]; e.Settlement != attempt.SettlementOpen {
 				t.Fatalf("%+v", e)
+			}
+			if consumed := slices.Contains(a.calls, "consume 7"); consumed && a.purpose != "" {
+				t.Fatalf("calls %s", a.calls)
 			}
 			good := agent{generation: ours, leaf: []byte("leaf")}
 			if _, err := Run(t.Context(), &good, m, "n", hclog.NewNullLogger()); err != nil || !attempt.HostSettled(m.record) {
