@@ -75,8 +75,26 @@ func Run(ctx context.Context, c Config, mode Mode, o Options) (err error) {
 		return err
 	}
 	defer func() { err = join([]error{err, w.close()}) }()
+	drain, drained := context.WithCancel(ctx)
+	defer drained()
+	operators, err := openConsole(c, w, drained, o.Logger)
+	if err != nil {
+		return err
+	}
+	defer func() { err = join([]error{err, operators.Close()}) }()
+	go func() {
+		if err := operators.Serve(); err != nil {
+			cancel(fmt.Errorf("admin_socket: %w", err))
+		}
+	}()
 	notify(o.Logger, daemon.SdNotifyReady)
-	err = w.service.Run(ctx, o.Stop)
+	err = w.service.Run(drain, o.Stop)
+	if err == nil && ctx.Err() == nil {
+		// An operator drained it: ending now would only make a supervisor start
+		// it again.
+		o.Logger.Info("drained: nothing is in flight; the process stays until it is stopped")
+		<-ctx.Done()
+	}
 	notify(o.Logger, daemon.SdNotifyStopping)
 	return join([]error{onlyFailure(ctx), err})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/controller/internal/attempt"
 	"github.com/quittance/quittance/controller/internal/claims"
+	"github.com/quittance/quittance/controller/internal/desk"
 	"github.com/quittance/quittance/controller/internal/executor"
 	"github.com/quittance/quittance/controller/internal/host"
 	"github.com/quittance/quittance/controller/internal/lane"
@@ -42,6 +43,7 @@ const (
 type work struct {
 	store   *store.Store
 	service *service.Service
+	desk    *desk.Desk
 }
 
 // openWork opens the attempt store and makes the lanes; nothing is sent.
@@ -62,12 +64,13 @@ func openWork(ctx context.Context, c Config, mode Mode, f *face, o Options) (*wo
 		return nil, err
 	}
 	agent := host.New(host.Dial(c.Host.Socket, records.ID()), seenStore{records}, host.Options{Owner: records.ID(), Log: o.Logger.Named("host")})
-	return &work{records, compose(c, o, offers, client, records, agent)}, nil
+	decisions := &desk.Desk{}
+	return &work{records, compose(c, o, offers, client, records, agent, decisions), decisions}, nil
 }
 
 func (w *work) close() error { return w.store.Close() }
 
-func compose(c Config, o Options, offers []offering.Offering, client *provider.Client, records *store.Store, agent *host.Host) *service.Service {
+func compose(c Config, o Options, offers []offering.Offering, client *provider.Client, records *store.Store, agent *host.Host, decisions *desk.Desk) *service.Service {
 	reads := retry.Policy{Window: c.Lanes.ObservationGap.Duration, Initial: c.Retry.BackoffMin.Duration, Max: c.Retry.BackoffMax.Duration}
 	policy := func(window time.Duration) retry.Policy {
 		return retry.Policy{Window: window, Initial: c.Retry.BackoffMin.Duration, Max: c.Retry.BackoffMax.Duration}
@@ -92,7 +95,7 @@ func compose(c Config, o Options, offers []offering.Offering, client *provider.C
 		NewLane: func(number int) *lane.Lane {
 			return &lane.Lane{
 				Number: number, Starter: begin, Executor: run, Publisher: publish, Recovery: settle, Host: agent, Observed: observed,
-				Interval: c.Lanes.Heartbeat.Duration, Gap: c.Lanes.ObservationGap.Duration, Pace: policy(time.Hour), Store: records,
+				Interval: c.Lanes.Heartbeat.Duration, Gap: c.Lanes.ObservationGap.Duration, Pace: policy(time.Hour), Store: records, Desk: decisions,
 				Log: log.Named("lane"),
 			}
 		},

@@ -134,7 +134,7 @@ OOM, 12 cancelled, 13 expired.`,
 	root.AddCommand(
 		a.statusCommand(), a.allocationsCommand(), a.inspectCommand(), a.receiptsCommand(), a.historyCommand(),
 		a.releaseStatusCommand(), a.verifyCommand(), a.profilesCommand(), a.logsCommand(), a.retireCommand(),
-		a.drainCommand(), a.undrainCommand(), a.ownerCommand(), a.doctorCommand(), a.jobsCommand(),
+		a.drainCommand(), a.undrainCommand(), a.ownerCommand(), a.doctorCommand(), a.attemptsCommand(), a.jobsCommand(),
 	)
 	return root
 }

@@ -29,6 +29,11 @@ func TestScripts(t *testing.T) {
 			if err != nil {
 				return err
 			}
+			admin, err := newController(env)
+			if err != nil {
+				return err
+			}
+			env.Setenv("QUITTANCE_ADMIN_SOCKET", admin)
 			env.Setenv("QUITTANCE_SOCKET", whole)
 			env.Setenv("PRUNED", pruned)
 			service, err := newService(env)

@@ -98,7 +98,7 @@ func New() *cobra.Command {
 		run(load, "serve", "Run the job service and the lanes until SIGTERM", controller.Serve),
 		run(load, "api", "Run the job service alone until SIGTERM", controller.API),
 		work(load),
-		configCommand(load), tokenCommand(load), providerCommand(load), hostkeyCommand(load), storeCommand(load), versionCommand(),
+		configCommand(load), tokenCommand(load), providerCommand(load), hostkeyCommand(load), storeCommand(load), drainCommand(load), versionCommand(),
 	)
 	return root
 }
@@ -371,6 +371,25 @@ func storeCommand(load loader) *cobra.Command {
 	rotate.Flags().StringVar(&mode, "mode", string(controller.Serve), "serve or work: which job service the new store is for")
 	attempts.AddCommand(resolve, rotate)
 	return attempts
+}
+
+func drainCommand(load loader) *cobra.Command {
+	return &cobra.Command{
+		Use: "drain", Short: "Make the running controller take nothing new", Args: exactly(0),
+		Long: "Make the running controller take nothing new.\n\nWhat runs may finish within lanes.stop_timeout. The process stays, and its job\nservice goes on, until it is stopped; a start takes jobs again.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := load(cmd)
+			if err != nil {
+				return err
+			}
+			running, err := controller.Drain(cmd.Context(), c)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "draining; %d attempts are not resolved\n", running)
+			return nil
+		},
+	}
 }
 
 // maxArgument bounds what is read from standard input.

@@ -29,7 +29,8 @@ const DefaultPath = "/etc/quittance/controller.toml"
 // service.listen is QUITTANCE_SERVICE_LISTEN and --service-listen. The doc tag
 // is what the example file, the flags' help and the man page say of the key.
 type Config struct {
-	StateDir string `toml:"state_dir" doc:"directory of everything that lasts: attempt records, provider key, inputs in use and, with SQLite, jobs"`
+	StateDir    string `toml:"state_dir" doc:"directory of everything that lasts: attempt records, provider key, inputs in use and, with SQLite, jobs"`
+	AdminSocket string `toml:"admin_socket" doc:"socket of agentctl attempts and controller drain; empty: admin.sock in the runtime directory that systemd gives, or else in state_dir"`
 
 	Log      Log      `toml:"log"`
 	Service  Service  `toml:"service"`
@@ -192,6 +193,9 @@ func (c *Config) Check(mode Mode) error {
 	if !slices.Contains(logLevels, c.Log.Level) {
 		refuse("log.level", "must be one of %s", strings.Join(logLevels, ", "))
 	}
+	if c.AdminSocket != "" && !filepath.IsAbs(c.AdminSocket) {
+		refuse("admin_socket", "must be empty or an absolute path")
+	}
 	if mode.HasService() {
 		c.checkService(refuse)
 	}
@@ -286,6 +290,18 @@ func isOrigin(s string) bool {
 
 // AttemptsDir is the attempt store's directory.
 func (c *Config) AttemptsDir() string { return filepath.Join(c.StateDir, "attempts") }
+
+// AdminPath is the operators' socket of a process whose runtime directory is
+// runtime, "" where it has none.
+func (c *Config) AdminPath(runtime string) string {
+	switch {
+	case c.AdminSocket != "":
+		return c.AdminSocket
+	case runtime != "":
+		return filepath.Join(runtime, "admin.sock")
+	}
+	return filepath.Join(c.StateDir, "admin.sock")
+}
 
 // UploadsDir is where inputs that are uploads are kept while they are used.
 func (c *Config) UploadsDir() string { return filepath.Join(c.StateDir, "inputs") }

@@ -21,6 +21,7 @@ import (
 	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/controller/internal/attempt"
 	"github.com/quittance/quittance/controller/internal/breaker"
+	"github.com/quittance/quittance/controller/internal/desk"
 	"github.com/quittance/quittance/controller/internal/executor"
 	"github.com/quittance/quittance/controller/internal/failpoint"
 	"github.com/quittance/quittance/controller/internal/journal"
@@ -82,7 +83,8 @@ type Lane struct {
 	Store     interface {
 		Get(key string) (store.Entry, bool)
 	}
-	Log hclog.Logger
+	Desk *desk.Desk // nil: nobody decides
+	Log  hclog.Logger
 }
 
 // Run finishes the recovered attempts, then takes jobs until c.Take ends. It
@@ -175,9 +177,13 @@ func (l *Lane) attempt(c Contexts, s Selection) (breaker.End, error) {
 		if err == nil {
 			break
 		}
-		if end := l.pause(c, j, "start", failed, err); end != nil {
+		asked, end := l.pause(c, j, "start", failed, err)
+		if end != nil {
 			j.Close()
 			return breaker.Neutral, end
+		}
+		if asked != nil {
+			asked.Settle(nil) // resume is all that is offered: START is sent again
 		}
 	}
 	known := recovery.Case{Agent: s.Agent, Adapter: s.Offering.Adapter}
@@ -299,14 +305,18 @@ func (l *Lane) finish(c Contexts, j *journal.Attempt, known recovery.Case) error
 			failed = 0
 			continue
 		}
-		if end := l.pause(c, j, step, failed, err); end != nil {
+		asked, end := l.pause(c, j, step, failed, err)
+		if end != nil {
 			return end
+		}
+		if asked != nil {
+			asked.Settle(decide(context.WithoutCancel(c.Final), j, asked.Decision, &known))
 		}
 	}
 }
 
 // errHeld: a person must look at the record.
-var errHeld = errors.New("somebody else acted under this attempt's identity: look at it, then stop the controller and run `controller store resolve`")
+var errHeld = errors.New("somebody else acted under this attempt's identity: look at it, then run `agentctl attempts resolve`")
 
 // step does the one thing that the record's state calls for; "" when nothing
 // is left.
@@ -334,23 +344,31 @@ func (l *Lane) step(ctx context.Context, j *journal.Attempt, known recovery.Case
 	return "", nil
 }
 
-// pause waits before a failed step is taken up again. It returns an error when
-// the lane must end: the store has failed, or what is not settled stays.
-func (l *Lane) pause(c Contexts, j *journal.Attempt, step string, failed int, err error) error {
+// pause waits before a failed step is taken up again, or until an operator
+// decides, which the caller settles. It returns an error when the lane must end:
+// the store has failed, or what is not settled stays.
+func (l *Lane) pause(c Contexts, j *journal.Attempt, step string, failed int, err error) (*desk.Request, error) {
 	if fatal(err) {
-		return err
+		return nil, err
 	}
 	wait := l.Pace.Ceiling(failed)
 	if c.Final.Err() == nil {
 		l.Log.Warn("lane is held", "lane", l.Number, "attempt", j.Key(), "state", j.Record().State(), "step", step, "wait", wait, "error", err)
 	}
 	if step == "start" && c.Work.Err() != nil {
-		return errors.Join(context.Cause(c.Work), err) // nothing runs; a restart replays START
+		return nil, errors.Join(context.Cause(c.Work), err) // nothing runs; a restart replays START
 	}
+	now := time.Now()
+	place := l.Desk.Wait(j.Key(), desk.Waiting{
+		Step: step, Reason: err.Error(), Since: protocol.TimestampOf(now), Until: protocol.TimestampOf(now.Add(wait)), Offers: offers(err),
+	})
+	defer place.Leave()
 	select {
 	case <-c.Final.Done():
-		return errors.Join(context.Cause(c.Final), err)
+		return nil, errors.Join(context.Cause(c.Final), err)
 	case <-time.After(wait):
-		return nil
+		return nil, nil
+	case asked := <-place.Decisions():
+		return &asked, nil
 	}
 }

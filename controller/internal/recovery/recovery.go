@@ -62,7 +62,7 @@ type Case struct {
 }
 
 // ErrHold: the offering says that a person decides about this attempt.
-var ErrHold = errors.New("recovery: execution was entered before a restart and the offering says hold; a person decides: stop the controller and run `controller store resolve`")
+var ErrHold = errors.New("recovery: execution was entered before a restart and the offering says hold; a person decides: `agentctl attempts resume` or `resolve`")
 
 // Settle brings an Acknowledged record to its end. An error leaves it
 // Acknowledged, with whatever was learned of its allocations written down; the

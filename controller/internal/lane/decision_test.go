@@ -1,0 +1,131 @@
+package lane
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/quittance/quittance/controller/api"
+	"github.com/quittance/quittance/controller/internal/attempt"
+	"github.com/quittance/quittance/controller/internal/desk"
+	"github.com/quittance/quittance/controller/internal/offering"
+	"github.com/quittance/quittance/controller/internal/provider"
+)
+
+// held is an attempt that was entered before a restart and whose offering says
+// hold, in the hands of a lane that waits for a person. end waits for the lane.
+func held(t *testing.T, w *world) (key, reference string, d *desk.Desk, end func() error) {
+	t.Helper()
+	work, stop := context.WithCancelCause(t.Context())
+	gone, over := context.WithCancel(t.Context())
+	stopDuring(w, func() {
+		stop(errors.New("killed"))
+		over()
+	})
+	o := offer()
+	o.OnRestart = offering.RestartHold
+	r, ok := w.run(o, Contexts{Take: work, Work: work, Final: gone}).(attempt.Acknowledged)
+	if !ok {
+		t.Fatalf("record is %s", stateOf(w))
+	}
+	claim, err := w.claims.Claim(r.Origin.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := w.lane(o)
+	l.Desk = &desk.Desk{}
+	done := make(chan error, 1)
+	go func() { done <- l.finish(always(t), reopen(t, w, claim), w.known()) }()
+	time.Sleep(time.Hour) // of the bubble's clock: the interrupted write settles first
+	synctest.Wait()
+	return r.Origin.Key, r.Admission.Reference, l.Desk, func() error { return <-done }
+}
+
+// What is lost is said before it is done; resume ends the attempt as
+// interrupted, and nothing runs again (I27).
+func TestResumeOfAHold(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		key, _, d, end := held(t, w)
+		waiting, ok := d.Waiting(key)
+		if !ok || waiting.Step != "settle" || len(waiting.Offers) != 2 || waiting.Offers[0].Lost != lostByEnding || waiting.Offers[1].Lost != lostByLeaving {
+			t.Fatalf("%v %+v", ok, waiting)
+		}
+		if err := d.Decide(t.Context(), key, desk.Decision{Action: desk.Resume}); err != nil {
+			t.Fatal(err)
+		}
+		if err := end(); err != nil {
+			t.Fatal(err)
+		}
+		if f := w.failure(); stateOf(w) != attempt.StateTerminalConfirmed || f.Code != api.FailInterrupted || !f.Entered || w.count("executed") != 1 {
+			t.Fatalf("record is %s, FAIL %s; events %q", stateOf(w), f.Code, w.events)
+		}
+	})
+}
+
+// Resolve wants the attempt's own reference, keeps who and why, and sends
+// nothing.
+func TestResolveOfAHold(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		key, reference, d, end := held(t, w)
+		wrong := desk.Decision{Action: desk.Resolve, UID: 7, Reference: "att-other", Note: "looked"}
+		if err := d.Decide(t.Context(), key, wrong); !errors.Is(err, desk.ErrOtherReference) || stateOf(w) != attempt.StateAcknowledged {
+			t.Fatalf("%v, record is %s", err, stateOf(w))
+		}
+		synctest.Wait() // the lane tried again and waits once more
+		right := wrong
+		right.Reference = reference
+		if err := d.Decide(t.Context(), key, right); err != nil {
+			t.Fatal(err)
+		}
+		if err := end(); err != nil {
+			t.Fatal(err)
+		}
+		r, ok := w.records.Active()[0].Record.(attempt.Ended)
+		if !ok || r.Reason != attempt.EndOperator || len(r.Facts.Kept) != 1 || r.Facts.Kept[0].Text != "uid 7: looked" || w.count("fail") != 0 {
+			t.Fatalf("record is %s; events %q", stateOf(w), w.events)
+		}
+	})
+}
+
+// An outcome that somebody else contradicted can only be resolved.
+func TestResolveOfAnOppositeOutcome(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.terminal = []*provider.Failure{opposite}
+		o := offer()
+		l := w.lane(o)
+		l.Desk = &desk.Desk{}
+		done := make(chan error, 1)
+		go func() {
+			_, err := l.attempt(always(t), w.selection(o))
+			done <- err
+		}()
+		time.Sleep(time.Hour) // of the bubble's clock
+		synctest.Wait()
+		e := w.records.Active()[0]
+		admission, _ := attempt.AdmissionOf(e.Record)
+		if waiting, ok := l.Desk.Waiting(e.Key); !ok || len(waiting.Offers) != 1 || waiting.Offers[0].Lost != lostByRetracting {
+			t.Fatalf("%v %+v", ok, waiting)
+		}
+		if err := l.Desk.Decide(t.Context(), e.Key, desk.Decision{Action: desk.Resume}); err == nil {
+			t.Fatal("resumed")
+		}
+		if err := l.Desk.Decide(t.Context(), e.Key, desk.Decision{Action: desk.Resolve, Reference: admission.Reference, Note: "looked"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if r, ok := w.records.Active()[0].Record.(attempt.TerminalHeld); !ok || r.Resolution == nil || r.Resolution.Note != "looked" || attempt.HoldsLane(r) {
+			t.Fatalf("record is %s", stateOf(w))
+		}
+	})
+}
+
+// Anything else that waits may be taken up at once, and loses nothing.
+func TestResumeOfAnOutage(t *testing.T) {
+	if got := offers(errors.New("lost")); len(got) != 1 || got[0].Action != desk.Resume || got[0].Lost != lostByTrying {
+		t.Fatalf("%+v", got)
+	}
+}
