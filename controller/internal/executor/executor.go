@@ -378,9 +378,22 @@ func (r *run) allocate(ctx context.Context) (protocol.Allocation, error) {
 	}
 	r.facts[a.Number] = a
 	if a.State != protocol.StateStarted || a.Container == nil {
-		return a, &worker.Failure{Class: worker.Unavailable, Detail: "the worker's container did not start", Cause: errors.New(a.StepError)}
+		return a, notStarted(a)
 	}
 	return a, nil
+}
+
+// notStarted says why an allocation that has passed started does not run.
+func notStarted(a protocol.Allocation) error {
+	f := &worker.Failure{Class: worker.Unavailable, Detail: "the worker's container did not start"}
+	switch {
+	case a.Exit != nil:
+		f.Detail = "the worker ended before it was ready"
+	case a.Reason != nil && *a.Reason != protocol.ReasonSetupFailed:
+		f.Detail = "the worker was retired before it was ready: " + string(*a.Reason)
+	}
+	f.Cause = fmt.Errorf("allocation %d is %s; step %q: %s", a.Number, a.State, a.Step, a.StepError)
+	return f
 }
 
 // dialer opens channels of the run's allocation.
