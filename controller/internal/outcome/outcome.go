@@ -120,6 +120,13 @@ func execution(e attempt.Execution, facts map[protocol.Number]protocol.Allocatio
 		return out
 	}
 	out.Limits, out.Exit, out.OOM, out.Peaks = a.Limits, a.Exit, a.OOM, a.Peaks
+	if a.Exit == nil && a.OOM != nil && a.OOM.Verdict == protocol.VerdictNotKilled {
+		// Read while it lived. Nobody saw the end (stuck, or its generation is
+		// gone), so what happened until then is not known (I22).
+		oom := *a.OOM
+		oom.Verdict = protocol.VerdictUnknown
+		out.OOM = &oom
+	}
 	if a.Container != nil {
 		out.ImageDigest, out.SpecDigest = &a.Container.ImageDigest, &a.Container.SpecDigest
 	}

@@ -101,3 +101,28 @@ func TestWorkersWordsStayInTheEvidence(t *testing.T) {
 		t.Fatalf("%+v, %v", kept, err)
 	}
 }
+
+// I22: counters that were read while the worker lived say nothing of an end
+// that nobody saw; a kill that was read stays a fact.
+func TestUnseenEndIsUnknown(t *testing.T) {
+	code := int64(0)
+	for name, row := range map[string]struct {
+		exit    *protocol.Exit
+		verdict protocol.Verdict
+		want    protocol.Verdict
+	}{
+		"the end was seen":         {&protocol.Exit{Source: protocol.ExitFromEngine, Code: &code}, protocol.VerdictNotKilled, protocol.VerdictNotKilled},
+		"nobody saw the end":       {nil, protocol.VerdictNotKilled, protocol.VerdictUnknown},
+		"a kill was seen before":   {nil, protocol.VerdictKilled, protocol.VerdictKilled},
+		"nothing was read of it":   {nil, protocol.VerdictUnknown, protocol.VerdictUnknown},
+		"its end, and a kill then": {&protocol.Exit{Source: protocol.ExitFromPIDFD}, protocol.VerdictKilled, protocol.VerdictKilled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			facts := protocol.Allocation{Number: 1, Exit: row.exit, OOM: &protocol.OOM{Verdict: row.verdict}}
+			got := execution(attempt.Execution{Number: 1}, map[protocol.Number]protocol.Allocation{1: facts})
+			if got.OOM.Verdict != row.want || facts.OOM.Verdict != row.verdict {
+				t.Fatalf("got %s, want %s; the facts say %s", got.OOM.Verdict, row.want, facts.OOM.Verdict)
+			}
+		})
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"github.com/quittance/quittance/controller/internal/host"
 	"github.com/quittance/quittance/controller/internal/store"
 	"github.com/quittance/quittance/protocol"
+	"github.com/quittance/quittance/protocol/hostclient"
 )
 
 // batchEvery bounds the time between two maintenance batches.
@@ -105,6 +106,9 @@ func (s *Service) release(ctx context.Context) error {
 	if !plan.send {
 		return nil
 	}
+	if waits, err := s.genesisAwaited(ctx, current.Generation, active); err != nil || waits {
+		return err
+	}
 	if err := s.Host.PresentWitness(ctx); err != nil {
 		return err
 	}
@@ -115,6 +119,27 @@ func (s *Service) release(ctx context.Context) error {
 	s.Log.Info("host history released", "frontier", answer.Frontier, "carried", answer.Carried)
 	failpoint.Hit("maintenance.released")
 	return nil
+}
+
+// genesisAwaited reports whether an attempt has yet to read in this generation's
+// genesis receipt that its own generation was abandoned: nothing is released
+// before, because a release would prune that receipt.
+func (s *Service) genesisAwaited(ctx context.Context, generation protocol.ID, active []store.Entry) (bool, error) {
+	for _, e := range active {
+		for _, x := range attempt.ExecutionsOf(e.Record) {
+			if x.Generation == generation || x.Settlement.Settled() {
+				continue
+			}
+			gone, err := s.Host.GenerationGone(ctx, x.Generation)
+			if hostclient.IsCode(err, protocol.CodePruned) {
+				continue // too late to wait; a person resolves the attempt
+			}
+			if err != nil || gone {
+				return gone, err
+			}
+		}
+	}
+	return false, nil
 }
 
 // reconcile retires and consumes what no attempt needs any more: allocations of

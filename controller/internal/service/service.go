@@ -69,6 +69,7 @@ type Host interface {
 	Retire(ctx context.Context, generation protocol.ID, n protocol.Number, purpose, note string) error
 	Consume(ctx context.Context, a protocol.Allocation) (protocol.Allocation, error)
 	Release(ctx context.Context, frontier protocol.Number, except []protocol.Number) (protocol.ReleaseAnswer, error)
+	GenerationGone(ctx context.Context, old protocol.ID) (bool, error)
 }
 
 var _ Host = (*host.Host)(nil)

@@ -91,6 +91,8 @@ type world struct {
 	mine      []protocol.Allocation
 	calls     []string
 	lease     time.Duration
+	gone      bool  // the genesis says that the other generation was abandoned
+	goneErr   error // it cannot be read
 }
 
 func (w *world) Hello(_ context.Context, h api.Hello) (api.HelloAnswer, error) {
@@ -150,6 +152,8 @@ func (w *world) Release(_ context.Context, f protocol.Number, except []protocol.
 	w.host.Frontiers.Released = f
 	return protocol.ReleaseAnswer{Frontier: f}, nil
 }
+
+func (w *world) GenerationGone(context.Context, protocol.ID) (bool, error) { return w.gone, w.goneErr }
 
 var scope = attempt.Scope{APIOrigin: "http://127.0.0.1:1", Provider: "node", Consumer: "c", Generation: "1"}
 
@@ -361,6 +365,39 @@ func TestHelloSaysWhatIsServed(t *testing.T) {
 	}
 	if h := w.hello[len(w.hello)-1]; h.Host != nil || h.Offerings[0].Available {
 		t.Fatalf("%+v", h)
+	}
+}
+
+// I9, I32: the genesis that tells an attempt of its generation's end is not
+// pruned before it was read, and nothing else waits for another generation.
+func TestGenesisIsKeptUntilRead(t *testing.T) {
+	elsewhere := func(s attempt.Settlement) []store.Entry {
+		return []store.Entry{entry("e", attempt.Acknowledged{Executions: []attempt.Execution{{Generation: "other", Number: 1, Settlement: s}}})}
+	}
+	lost := errors.New("no answer")
+	for name, row := range map[string]struct {
+		active  []store.Entry
+		gone    bool
+		goneErr error
+		want    bool
+		wantErr error
+	}{
+		"abandoned and not read":          {active: elsewhere(attempt.SettlementOpen), gone: true, want: true},
+		"read":                            {active: elsewhere(attempt.SettlementGenerationGone), gone: true},
+		"not abandoned":                   {active: elsewhere(attempt.SettlementOpen)},
+		"of this generation":              {active: []store.Entry{entry("r", attempt.Acknowledged{Executions: []attempt.Execution{execution(3, attempt.SettlementOpen, 0)}})}, gone: true},
+		"pruned: waiting is of no use":    {active: elsewhere(attempt.SettlementOpen), goneErr: protocol.NewProblem(protocol.CodePruned, "pruned", "")},
+		"nobody knows: not released now":  {active: elsewhere(attempt.SettlementOpen), goneErr: lost, wantErr: lost},
+		"no attempt at all, whatever was": {gone: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, w, _ := newService(t)
+			w.gone, w.goneErr = row.gone, row.goneErr
+			got, err := s.genesisAwaited(t.Context(), generation, row.active)
+			if got != row.want || !errors.Is(err, row.wantErr) {
+				t.Fatalf("got %v, %v", got, err)
+			}
+		})
 	}
 }
 

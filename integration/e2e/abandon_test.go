@@ -1,0 +1,63 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/quittance/quittance/controller/api"
+	"github.com/quittance/quittance/integration/controllertest"
+	"github.com/quittance/quittance/protocol"
+)
+
+// I9, I26–I32: the node loses its ledger under a running job. Its operator
+// abandons the generation; the controller ends the attempt with unknown facts,
+// executes nothing twice, and goes on in the new generation by itself.
+func TestGenerationAbandonedUnderAJob(t *testing.T) {
+	s := kit.NewSite(t, controllertest.Options{})
+	s.Serve()
+	lost := s.Submit("hold abandon")
+	s.AwaitExecutions(1)
+	s.Lab.Kill()
+	if err := os.RemoveAll(filepath.Join(s.Lab.StateDir(), "ledger")); err != nil {
+		t.Fatal(err)
+	}
+	old := s.Lab.Generation
+	for line := range strings.Lines(s.Lab.Command("ledger", "abandon", string(old))) {
+		if text, ok := strings.CutPrefix(line, "generation"); ok {
+			s.Lab.Generation = protocol.ID(strings.TrimSpace(text))
+		} else if text, ok := strings.CutPrefix(line, "host key"); ok {
+			s.Lab.HostKey = strings.TrimSpace(text)
+		}
+	}
+	s.Lab.Start()
+	var job api.Job
+	s.Eventually("the lost job has ended", func() (bool, error) { // without receipts: they went with the ledger
+		job = s.Job(lost)
+		return job.State.Terminal(), nil
+	})
+	if job.State != api.JobFailed || len(job.Attempts) != 1 || job.Failure == nil {
+		t.Fatalf("job is %s with %d attempts, failure %+v", job.State, len(job.Attempts), job.Failure)
+	}
+	if code := job.Failure.Code; code != api.FailWorkerLost && code != api.FailInterrupted {
+		t.Errorf("failure %+v", job.Failure)
+	}
+	executions := job.Attempts[0].Executions
+	if len(executions) != 1 || executions[0].Generation != old || !executions[0].Entered || executions[0].Exit != nil ||
+		executions[0].OOM != nil && executions[0].OOM.Verdict != protocol.VerdictUnknown {
+		t.Errorf("executions %+v", executions)
+	}
+	if n := s.Executions(); n != 1 {
+		t.Errorf("%d executions of the lost job, want 1", n)
+	}
+	next := s.Submit("after")
+	finished(t, s, next, "after")
+	s.VerifyReceipts(next)
+	host := s.AwaitReleased()
+	if host.Generation != s.Lab.Generation || host.Frontiers.Accepted != 1 {
+		t.Errorf("host %s with frontiers %+v", host.Generation, host.Frontiers)
+	}
+}
