@@ -63,6 +63,11 @@ type agent struct {
 // closed, the containers running on, and an error when it cannot start or its
 // ledger fails. It opens the ledger and never creates one.
 func Run(ctx context.Context, c Config, o Options) (err error) {
+	if c.MemoryBudget.Bytes == 0 {
+		if c.MemoryBudget.Bytes, err = machineMemory(); err != nil {
+			return err
+		}
+	}
 	a := &agent{cfg: c, log: o.Logger}
 	defer func() { err = errors.Join(err, a.close()) }()
 	if err := a.open(ctx, o.Version); err != nil {
@@ -77,6 +82,16 @@ func Run(ctx context.Context, c Config, o Options) (err error) {
 		return err
 	}
 	return a.serve(ctx, func() error { return a.server.Serve(listener) }, o)
+}
+
+// machineMemory is what the kernel manages: more than that for all allocations
+// together invites its host-wide OOM killer.
+func machineMemory() (int64, error) {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return 0, fmt.Errorf("read the machine's memory: %w", err)
+	}
+	return int64(info.Totalram) * int64(info.Unit), nil
 }
 
 // open makes every part; nothing runs yet but the engine's connection.

@@ -42,15 +42,21 @@ func TestMemoryBudget(t *testing.T) {
 }
 
 // Draining refuses new work, over a restart too, and lets the rest end; the
-// answer says how much is left.
+// answer says how much is left. Without a budget of its own the node's is the
+// machine's memory.
 func TestDrain(t *testing.T) {
 	lab := kit.NewLab(t)
 	lab.Profile("echo", agenttest.Profile{Args: []string{"serve"}})
+	lab.Profile("huge", agenttest.Profile{Args: []string{"serve"}, Memory: "64TiB"})
 	lab.Start()
 	c := newCaller(t, lab)
 	c.witness()
 	c.running(1)
 	operator := lab.Operator().In(lab.Generation)
+	list, err := operator.Profiles(t.Context())
+	if err != nil || len(list) != 2 || list[1].Available || !strings.Contains(list[1].Reason, "memory_budget") {
+		t.Errorf("profiles %+v, %v", list, err)
+	}
 	answer, err := operator.Drain(t.Context())
 	if err != nil || !answer.Draining || answer.Active != 1 || len(answer.Receipt) < 10 {
 		t.Fatalf("drain: %+v, %v", answer, err)

@@ -79,7 +79,7 @@ func Keys() []Key {
 		{"cgroup_root", "Cgroup below every hierarchy's mount that holds the workers' cgroups; auto is that of quittance-workers.service where systemd runs, and /quittance elsewhere."},
 		{"max_slots", "Allocations at once that are not consumed, 1 to 512; above it new ones are refused with capacity."},
 		{"max_unreleased", "Consumed allocations whose history is not released, 1 to 1024; above it new ones are refused with history_full."},
-		{"memory_budget", "Sum of the memory limits of all allocations that are not retired; 0B for no bound."},
+		{"memory_budget", "Sum of the memory limits of all allocations that are not retired; 0B for all of the machine's memory."},
 		{"stuck_after", "How long a step of stopping or removing may fail before a stuck receipt says what is seen, 1s to 24h."},
 		{"exit_grace", "How long the engine may take to report an exit that the kernel has shown, 100ms to 5m; then its code is unknown."},
 		{"engine_read_timeout", "Deadline of reading from the engine, 1s to 10m."},
