@@ -174,14 +174,6 @@ func (h *Host) Sync(ctx context.Context) (protocol.Host, error) {
 	return host, nil
 }
 
-// Current is the host as the last [Host.Sync] read it; ok is false before the
-// first one succeeded.
-func (h *Host) Current() (host protocol.Host, ok bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.host, h.known
-}
-
 func (h *Host) identity() (protocol.ID, *tlog.PublicKey) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -272,12 +264,6 @@ func (h *Host) Channel(ctx context.Context, n protocol.Number, purpose string) (
 
 // waitStep bounds one long-poll.
 const waitStep = 30 * time.Second
-
-// Get reads one allocation now; counters of a live one are read anew.
-func (h *Host) Get(ctx context.Context, n protocol.Number) (protocol.Allocation, error) {
-	generation, _ := h.identity()
-	return h.client.Get(ctx, generation, n, "", 0)
-}
 
 // Wait reads an allocation until it has reached or passed a state. Reads may
 // be repeated, so lost ones are, until ctx ends. A stuck allocation is returned

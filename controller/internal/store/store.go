@@ -440,10 +440,3 @@ func (s *Store) Witness(generation protocol.ID) (Witness, bool) {
 	w, ok := s.witnesses[generation]
 	return w.witness, ok
 }
-
-// Generations are the host generations with a witness, in no order.
-func (s *Store) Generations() []protocol.ID {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Collect(maps.Keys(s.witnesses))
-}

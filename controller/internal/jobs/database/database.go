@@ -136,9 +136,6 @@ func (db *DB) Err() error {
 	return nil
 }
 
-// Postgres reports whether the database is a PostgreSQL server.
-func (db *DB) Postgres() bool { return db.postgres }
-
 // Tx is a transaction. Statements use ? for their parameters.
 type Tx struct {
 	tx       *sql.Tx

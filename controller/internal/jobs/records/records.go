@@ -52,9 +52,6 @@ func New(db *database.DB, files *blobs.Store, policy Policy) *Store {
 	return &Store{db: db, blobs: files, policy: policy}
 }
 
-// Policy is what the store was made with.
-func (s *Store) Policy() Policy { return s.policy }
-
 // Shift moves the store's clock forward, for tests of leases and expiries.
 func (s *Store) Shift(d time.Duration) { s.shift.Add(d.Microseconds()) }
 
