@@ -206,3 +206,31 @@ func TestTwoControllersWithOneKey(t *testing.T) {
 	other.Stop()
 	owner.Stop()
 }
+
+// FR-26, I31: an outage longer than the observation gap stops the worker first,
+// while nobody can be told; the attempt ends as interrupted once the service is
+// back, and the lane goes on without a person.
+func TestOutageBeyondTheGap(t *testing.T) {
+	s := kit.NewSite(t, controllertest.Options{Lossy: true, Flags: []string{"--lanes-observation-gap", "2s", "--lanes-exchange", "1s"}})
+	service := s.StartAPI()
+	lanes := s.StartWork()
+	id := s.Submit("hold gap")
+	s.AwaitExecutions(1)
+	service.Kill()
+	s.Eventually("the worker is stopped", func() (bool, error) {
+		return strings.Contains(lanes.Log(), "attempt stops") && strings.Contains(lanes.Log(), "allocation settled"), nil
+	})
+	s.AwaitActive(protocol.StateConsumed)
+	s.RestartAPI()
+	job := s.Await(id)
+	if job.State != api.JobFailed || job.Failure.Code != api.FailInterrupted || !job.Failure.Entered || len(job.Attempts) != 1 {
+		t.Fatalf("job is %s, failure %+v", job.State, job.Failure)
+	}
+	s.VerifyReceipts(id)
+	finished(t, s, s.Submit("after the outage"), "after the outage")
+	if n := s.Executions(); n != 2 {
+		t.Fatalf("%d executions, want 2", n)
+	}
+	s.AwaitReleased()
+	lanes.Stop()
+}
