@@ -394,3 +394,59 @@ func TestEveryDialectTimesOut(t *testing.T) {
 		})
 	}
 }
+
+// Whatever bytes a worker sends where a frame is awaited, what is taken is one
+// of the protocol's types with this preparation's token.
+func FuzzFrames(f *testing.F) {
+	const token = "0123456789abcdef0123456789abcdef"
+	frame := func(text string) []byte {
+		return append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...)
+	}
+	f.Add(frame(`{"type":"prepared","token":"` + token + `"}`))
+	f.Add(frame(`{"type":"execution_failed","token":"` + token + `","detail":"no"}`))
+	f.Add([]byte("\x00\x1f\xff\xff{"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		ours, theirs := net.Pipe()
+		defer ours.Close()
+		defer theirs.Close()
+		s := newStream(ours)
+		s.r = bufio.NewReader(bytes.NewReader(data))
+		kind, frame, err := s.hear(t.Context(), token)
+		if err != nil {
+			if classOf(err) == "" {
+				t.Fatalf("not classed: %v", err)
+			}
+			return
+		}
+		if !bytes.Contains(frame, []byte(token)) || len(frame) > maxFrame {
+			t.Fatalf("%s was taken: %q", kind, frame)
+		}
+	})
+}
+
+// Whatever document a worker answers with, it is taken or refused with a class,
+// and what it claims of itself stays within its bounds.
+func FuzzWorkerAnswers(f *testing.F) {
+	f.Add([]byte(`{"object":"chat.completion","model":"m","choices":[{"message":{"content":"x"}}],"usage":{"prompt_tokens":1}}`))
+	f.Add([]byte(`{"object":"list","data":[{"embedding":[1]}]}`))
+	f.Add([]byte(`{"id":"key","model_name":"m","outputs":[{"name":"o","shape":[1,1],"datatype":"FP32","data":[[1]]}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		for _, check := range []func([]byte) ([]Claim, error){
+			openAIWant{form: chatForm, results: 1}.check, openAIWant{form: completionForm, stream: true}.check,
+			openAIWant{form: embeddingsForm, results: 1}.check, kserveWant{model: "m", id: "key"}.check,
+		} {
+			claims, err := check(data)
+			if err != nil && classOf(err) == "" {
+				t.Fatalf("not classed: %v", err)
+			}
+			if len(claims) > MaxClaims {
+				t.Fatalf("%d claims", len(claims))
+			}
+			for _, c := range claims {
+				if len(c.Name) > MaxClaimBytes || len(c.Value) > MaxClaimBytes || !printable(c.Value) {
+					t.Fatalf("claim %q", c)
+				}
+			}
+		}
+	})
+}

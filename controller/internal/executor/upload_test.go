@@ -1,0 +1,161 @@
+package executor
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"encoding/base64"
+	"encoding/hex"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quittance/quittance/controller/api"
+	"github.com/quittance/quittance/controller/internal/offering"
+	"github.com/quittance/quittance/controller/internal/provider"
+	"github.com/quittance/quittance/controller/internal/retry"
+	"github.com/quittance/quittance/controller/internal/signing"
+	"github.com/quittance/quittance/protocol"
+)
+
+// store is a real store of uploads behind the real client, with memberships
+// and bytes that change under the reader.
+type store struct {
+	source
+	*httptest.Server
+	client *provider.Client
+	bytes  map[string][]byte   // by upload: what it really holds
+	sends  map[string][][]byte // by upload: what is sent instead, the first times
+}
+
+func newStore(t *testing.T) *store {
+	t.Helper()
+	s := &store{bytes: map[string][]byte{}, sends: map[string][][]byte{}}
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id := filepath.Base(r.URL.Path)
+		data := s.bytes[id]
+		digest, err := hex.DecodeString(protocol.DigestOf(data).Hex())
+		if err != nil {
+			t.Error(err)
+		}
+		w.Header().Set("Content-Type", api.ContentBytes)
+		w.Header().Set("Cache-Control", "no-store")
+		w.Header().Set(api.HeaderContentDigest, "sha-256=:"+base64.StdEncoding.EncodeToString(digest)+":")
+		if instead := s.sends[id]; len(instead) > 0 {
+			data, s.sends[id] = instead[0], instead[1:]
+		}
+		if _, err := w.Write(data); err != nil {
+			t.Error(err)
+		}
+	}))
+	t.Cleanup(s.Close)
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer, err := signing.NewSigner(key, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.client, err = provider.New(provider.Config{
+		Origin: s.URL, Topology: "test", Signer: signer, UserAgent: "test", Timeout: 5 * time.Second, FetchTimeout: 5 * time.Second,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// holds puts an upload into the store and returns its membership.
+func (s *store) holds(digit string, data []byte) api.UploadMember {
+	m := api.UploadMember{Upload: "up-" + strings.Repeat(digit, 32), ContentType: "text/plain", Length: int64(len(data)), SHA256: protocol.DigestOf(data)}
+	s.bytes[m.Upload] = data
+	return m
+}
+
+func (s *store) Grant(_ context.Context, _ string, m api.UploadMember, _ string) (api.Grant, error) {
+	s.grants++
+	return api.Grant{Upload: m.Upload, URL: s.URL + "/store/" + m.Upload, Bearer: "bearer-0123456789abcdef", Length: m.Length, SHA256: m.SHA256}, nil
+}
+
+func (s *store) Fetch(ctx context.Context, g api.Grant, dir string, budget *provider.Budget) (*provider.PrivateFile, error) {
+	s.fetches++
+	return s.client.Fetch(ctx, g, dir, budget)
+}
+
+func members(all ...api.UploadMember) api.Uploads { return api.Uploads{Uploads: all} }
+
+// A changed membership and a corrupted transfer drop the selection, which is
+// made again from the start with a new grant; the limits of the job count all
+// of it.
+func TestUploadSelection(t *testing.T) {
+	first, second := []byte("first"), []byte("other")
+	for name, row := range map[string]struct {
+		prepare func(s *store)
+		limits  offering.Limits
+		want    []byte // nil: refused
+		code    api.FailureCode
+		fetches int
+	}{
+		"steady": {func(s *store) { s.uploads = []api.Uploads{members(s.holds("1", first))} }, offering.Limits{}, first, "", 1},
+		"one more appears and goes": {func(s *store) {
+			one := s.holds("1", first)
+			s.uploads = []api.Uploads{members(one), members(one, s.holds("2", second)), members(one)}
+		}, offering.Limits{}, nil, api.FailInvalidInput, 1},
+		"another takes its place": {func(s *store) {
+			s.uploads = []api.Uploads{members(s.holds("1", first)), members(s.holds("2", second))}
+		}, offering.Limits{}, second, "", 2},
+		"other bytes under its name": {func(s *store) {
+			one := s.holds("1", first)
+			s.bytes[one.Upload] = second // of the same length
+			s.uploads = []api.Uploads{members(one), members(s.holds("1", second))}
+		}, offering.Limits{}, second, "", 2},
+		"corrupted once": {func(s *store) {
+			one := s.holds("1", first)
+			s.sends[one.Upload] = [][]byte{[]byte("fIrst")}
+			s.uploads = []api.Uploads{members(one)}
+		}, offering.Limits{}, first, "", 2},
+		"corrupted always, requests": {func(s *store) {
+			one := s.holds("1", first)
+			s.sends[one.Upload] = [][]byte{[]byte("fIrst"), []byte("fIrst"), []byte("fIrst")}
+			s.uploads = []api.Uploads{members(one)}
+		}, offering.Limits{UploadRequests: 2}, nil, api.FailUploadRequests, 3},
+		"corrupted always, bytes": {func(s *store) {
+			one := s.holds("1", first)
+			s.sends[one.Upload] = [][]byte{[]byte("fIrst"), []byte("fIrst"), []byte("fIrst")}
+			s.uploads = []api.Uploads{members(one)}
+		}, offering.Limits{UploadBytes: 12}, nil, api.FailUploadBytes, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStore(t)
+			row.prepare(s)
+			r := newInput(t, &s.source, offering.FromUpload)
+			r.API, r.Reads = s, retry.Policy{Window: 10 * time.Second, Initial: time.Millisecond, Max: time.Millisecond}
+			r.Offering.Limits = row.limits
+			err := r.fetchInput(t.Context())
+			if row.want == nil {
+				if err == nil || code(r, t.Context(), err) != row.code {
+					t.Fatalf("%v, want %s", err, row.code)
+				}
+			} else if err != nil {
+				t.Fatal(err)
+			} else if got, err := io.ReadAll(io.NewSectionReader(r.input.Bytes, 0, r.input.Length)); err != nil || !bytes.Equal(got, row.want) || r.input.SHA256 != protocol.DigestOf(row.want) {
+				t.Fatalf("%q, %v", got, err)
+			}
+			if s.fetches != row.fetches || s.grants != row.fetches {
+				t.Errorf("%d transfers and %d grants, want %d of each", s.fetches, s.grants, row.fetches)
+			}
+			if err := r.discardAll(); err != nil {
+				t.Fatal(err)
+			}
+			if left, err := os.ReadDir(r.InputsDir); err != nil || len(left) != 0 {
+				t.Fatalf("%v is left, %v", left, err)
+			}
+		})
+	}
+}
