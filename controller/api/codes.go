@@ -99,6 +99,7 @@ type Problem struct {
 	Field       string              `json:"field,omitempty"`
 	Versions    []int               `json:"versions,omitempty"`
 	ServiceTime *protocol.Timestamp `json:"service_time,omitempty"` // with clock_skew
+	Store       *protocol.ID        `json:"store,omitempty"`        // with identity_in_use: who holds it
 }
 
 // Error makes a problem an error; the text is for logs.

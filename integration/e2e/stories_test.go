@@ -191,6 +191,13 @@ func TestTwoControllersWithOneKey(t *testing.T) {
 	s.Eventually("the other controller is refused", func() (bool, error) {
 		return strings.Contains(other.Log(), string(api.CodeIdentityInUse)), nil
 	})
+	host, err := s.Lab.Operator().Host(t.Context())
+	if err != nil || host.Owner == nil {
+		t.Fatalf("%+v, %v", host, err)
+	}
+	if !strings.Contains(other.Log(), "held by attempt store "+string(*host.Owner)) {
+		t.Errorf("the refusal does not name the owner %s:\n%s", *host.Owner, other.Log())
+	}
 	third := s.Submit("for the owner")
 	s.OpenGate()
 	for i, id := range ids {

@@ -401,7 +401,10 @@ func providerIdentity(t *testing.T, f *fixture) {
 	a := f.node.start(&job, "key").Attempt
 	thief := *f.node
 	thief.store, thief.seq = protocol.NewID(), 1<<40
-	refused(t, api.CodeIdentityInUse, thief.send("POST", "/provider/v1/hello", thief.announcement(2)))
+	// I30: the loser learns who the owner is.
+	if p := refused(t, api.CodeIdentityInUse, thief.send("POST", "/provider/v1/hello", thief.announcement(2))); p.Store == nil || *p.Store != f.node.store {
+		t.Errorf("the refusal names %v as the owner, want %s", p.Store, f.node.store)
+	}
 	f.s.store.Shift(time.Hour)
 	// Attempts in progress hold the identity however long it was silent.
 	refused(t, api.CodeIdentityInUse, thief.send("POST", "/provider/v1/hello", thief.announcement(2)))

@@ -96,6 +96,10 @@ func (c *Client) problem(f *Failure, got received) *Failure {
 			c.cfg.Signer.Learn(p.ServiceTime.Time())
 			f.Class, f.Repeat = ClassClockSkew, true
 		}
+	case api.CodeIdentityInUse:
+		if p.Store != nil && p.Store.Valid() {
+			f.Owner = *p.Store
+		}
 	case api.CodeTimeout, api.CodeLimitReached, api.CodeNoSpace:
 		f.Class, f.Repeat = ClassBusy, true
 	}

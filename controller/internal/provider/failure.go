@@ -47,11 +47,12 @@ type Failure struct {
 	Disposition protocol.Disposition
 	Repeat      bool // the same request may be sent again, freshly signed
 
-	Status    int       // HTTP status, 0 where no head was received
-	Code      api.Code  // of a well-formed problem, or ""
-	RequestID string    // the service's, or ""
-	Date      time.Time // the head's Date, zero where there was none
-	Expires   time.Time // of this send's signature; zero where it was not signed
+	Status    int         // HTTP status, 0 where no head was received
+	Code      api.Code    // of a well-formed problem, or ""
+	RequestID string      // the service's, or ""
+	Owner     protocol.ID // with identity_in_use: the attempt store that holds the identity, or ""
+	Date      time.Time   // the head's Date, zero where there was none
+	Expires   time.Time   // of this send's signature; zero where it was not signed
 
 	// Reply is the answer as received, cut at attempt.MaxReplyBytes; for
 	// protected evidence only.
@@ -68,6 +69,9 @@ func (f *Failure) Error() string {
 	}
 	if f.Code != "" {
 		fmt.Fprintf(&b, ", code %s", f.Code)
+	}
+	if f.Owner != "" {
+		fmt.Fprintf(&b, ", held by attempt store %s", f.Owner)
 	}
 	if f.RequestID != "" {
 		fmt.Fprintf(&b, ", request %s", f.RequestID)

@@ -30,7 +30,9 @@ func (s *Store) Hello(ctx context.Context, provider string, hello *api.Hello) (a
 		}
 		switch {
 		case found && store != hello.Store && (live > 0 || t.now-heard < s.policy.HelloTTL.Microseconds()):
-			return Refuse(api.CodeIdentityInUse)
+			problem := Refuse(api.CodeIdentityInUse)
+			problem.Store = &store
+			return problem
 		case found && store == hello.Store && hello.Seq <= seq:
 			// An older or repeated announcement changes nothing.
 		default:
