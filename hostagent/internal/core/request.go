@@ -111,10 +111,16 @@ func (x *stepper) checkNext(n protocol.Number) *protocol.Problem {
 			"since the agent started, the owner has not presented the receipts that it holds", "PUT witness, then send this again")
 	}
 	slots := x.slots()
-	if slots.Unreleased >= x.v.Bounds.MaxUnreleased || len(x.s.allocations) >= x.v.Bounds.MaxSlots+x.v.Bounds.MaxUnreleased {
+	if slots.Unreleased >= x.v.Bounds.MaxUnreleased {
 		return protocol.NewProblem(protocol.CodeHistoryFull,
 			fmt.Sprintf("%d consumed allocations are not released; max_unreleased is %d", slots.Unreleased, slots.MaxUnreleased),
 			"release history, then send this again")
+	}
+	// Burns take no slot, so max_slots alone does not bound them.
+	if held, most := len(x.s.allocations), x.v.Bounds.MaxSlots+x.v.Bounds.MaxUnreleased; held >= most {
+		return protocol.NewProblem(protocol.CodeHistoryFull,
+			fmt.Sprintf("%d numbers are not released, %d of them not consumed; max_slots and max_unreleased together are %d", held, slots.Used, most),
+			"consume what is retired and release history, then send this again")
 	}
 	return nil
 }
