@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/integration/ociarchive"
 	"github.com/quittance/quittance/integration/vm/disk"
 	"github.com/quittance/quittance/integration/vm/machine"
@@ -365,7 +366,7 @@ func (l *lab) powerCut(t *testing.T, n int) {
 	}
 	lost := 0
 	for job, end := range l.witness.Ends() {
-		if _, before := ends[job]; !before && !strings.HasPrefix(end, "succeeded ") {
+		if _, before := ends[job]; !before && !strings.HasPrefix(end, string(api.JobFinished)+" ") {
 			lost++
 		}
 	}

@@ -13,8 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-json-experiment/json"
-
+	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/protocol"
 	"github.com/quittance/quittance/protocol/hostclient"
 )
@@ -68,7 +67,7 @@ func controllerJob(ctx context.Context, t *task) (string, error) {
 		return "", err
 	}
 	took := time.Since(began)
-	if state != "succeeded" || !strings.Contains(result, `"language":"spa"`) {
+	if state != api.JobFinished || !strings.Contains(result, `"language":"spa"`) {
 		return "", fmt.Errorf("job %s: %s, result %s", id, state, result)
 	}
 	// The receipts come with the archive of the attempt, after the result.
@@ -130,34 +129,28 @@ func submit(ctx context.Context, operation string) (string, error) {
 
 // awaitJob waits until a job has ended and its attempts too, and returns its
 // state and result.
-func awaitJob(ctx context.Context, id string) (state, result string, err error) {
+func awaitJob(ctx context.Context, id string) (state api.JobState, result string, err error) {
 	err = await(ctx, 4*patience, "job "+id+" has ended", func() error {
-		var job struct {
-			State    string `json:"state"`
-			Attempts []struct {
-				State string `json:"state"`
-			} `json:"attempts"`
-		}
 		out, err := run(ctx, "agentctl", "jobs", "get", id, "-o", "json")
 		if err != nil {
 			return err
 		}
-		if err := json.Unmarshal([]byte(out), &job); err != nil {
+		var job api.Job
+		if err := api.Decode([]byte(out), 1<<20, &job); err != nil {
 			return err
 		}
 		state = job.State
 		for _, a := range job.Attempts {
-			if a.State == "in_progress" {
+			if a.State == api.AttemptInProgress {
 				return errors.New("an attempt is in progress")
 			}
 		}
-		switch state {
-		case "succeeded", "failed", "cancelled", "expired":
-			return nil
+		if !state.Terminal() {
+			return fmt.Errorf("it is %s", state)
 		}
-		return fmt.Errorf("it is %s", state)
+		return nil
 	})
-	if err == nil && state == "succeeded" {
+	if err == nil && state == api.JobFinished {
 		result, err = run(ctx, "agentctl", "jobs", "result", id)
 	}
 	return state, result, err

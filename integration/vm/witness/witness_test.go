@@ -96,10 +96,10 @@ func TestHonestMachine(t *testing.T) {
 	m := newMachine(t)
 	m.live(1, "a")
 	m.live(2, "b")
-	m.ok(m.send(0), m.checkpoint(), m.w.Take("created op-1 job-1"), m.w.Take("created op-1 job-1"), m.w.Take("ended job-1 succeeded 00"))
+	m.ok(m.send(0), m.checkpoint(), m.w.Take("created op-1 job-1"), m.w.Take("created op-1 job-1"), m.w.Take("ended job-1 finished 00"))
 	m.live(3, "c")
-	m.ok(m.send(6), m.checkpoint(), m.w.Take("ended job-1 succeeded 00"), m.w.Story(true))
-	if m.w.Receipts() != 9 || len(m.w.Jobs()) != 1 || m.w.Ends()["job-1"] != "succeeded 00" || m.w.Last() != "8" {
+	m.ok(m.send(6), m.checkpoint(), m.w.Take("ended job-1 finished 00"), m.w.Story(true))
+	if m.w.Receipts() != 9 || len(m.w.Jobs()) != 1 || m.w.Ends()["job-1"] != "finished 00" || m.w.Last() != "8" {
 		t.Errorf("%d receipts, jobs %v, ends %v, last %s", m.w.Receipts(), m.w.Jobs(), m.w.Ends(), m.w.Last())
 	}
 }
@@ -178,12 +178,12 @@ func TestWitnessCatches(t *testing.T) {
 			return m.w.Story(true)
 		},
 		"a job's end changed": func(m *machine) error {
-			m.ok(m.w.Take("ended job-1 succeeded 00"))
+			m.ok(m.w.Take("ended job-1 finished 00"))
 			return m.w.Take("ended job-1 failed 00")
 		},
 		"a result changed": func(m *machine) error {
-			m.ok(m.w.Take("ended job-1 succeeded 00"))
-			return m.w.Take("ended job-1 succeeded 01")
+			m.ok(m.w.Take("ended job-1 finished 00"))
+			return m.w.Take("ended job-1 finished 01")
 		},
 		"a note that is none": func(m *machine) error { return m.w.Take("leaf") },
 	} {
