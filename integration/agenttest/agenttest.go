@@ -196,6 +196,12 @@ func (l *Lab) Command(verb ...string) string {
 func (l *Lab) TryCommand(verb ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
+	return l.CommandUntil(ctx, verb...)
+}
+
+// CommandUntil is [Lab.TryCommand] for a command that is killed, as the kernel
+// would, when ctx ends.
+func (l *Lab) CommandUntil(ctx context.Context, verb ...string) (string, error) {
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, l.kit.binary, l.arguments(verb...)...)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr

@@ -74,14 +74,17 @@ func TestStuckContainer(t *testing.T) {
 	})
 
 	// Others go on, and release passes over it.
-	c.allocate(2, "echo")
-	c.await(2, protocol.StateStarted)
-	c.retire(2)
-	c.consume(2)
-	if _, err := c.gen.Release(t.Context(), protocol.ReleaseRequest{Frontier: 2, Except: []protocol.Number{}}); !hostclient.IsCode(err, protocol.CodeNotConsumed) {
+	const last = 21
+	for n := protocol.Number(2); n <= last; n++ {
+		c.allocate(n, "echo")
+		c.await(n, protocol.StateStarted)
+		c.retire(n)
+		c.consume(n)
+	}
+	if _, err := c.gen.Release(t.Context(), protocol.ReleaseRequest{Frontier: last, Except: []protocol.Number{}}); !hostclient.IsCode(err, protocol.CodeNotConsumed) {
 		t.Errorf("release without except: %v", err)
 	}
-	released, err := c.gen.Release(t.Context(), protocol.ReleaseRequest{Frontier: 2, Except: []protocol.Number{1}})
+	released, err := c.gen.Release(t.Context(), protocol.ReleaseRequest{Frontier: last, Except: []protocol.Number{1}})
 	if err != nil || len(released.Carried) != 1 || released.Carried[0] != 1 {
 		t.Fatalf("release: %+v, %v", released, err)
 	}
@@ -90,7 +93,7 @@ func TestStuckContainer(t *testing.T) {
 	lab.Kill()
 	lab.Start()
 	host := hostOf(t, lab)
-	if host.Slots.Stuck != 1 || host.Slots.Used != 1 || host.Frontiers.Released != 2 {
+	if host.Slots.Stuck != 1 || host.Slots.Used != 1 || host.Frontiers.Released != last {
 		t.Errorf("after a restart: %+v %+v", host.Slots, host.Frontiers)
 	}
 	write("THAWED")
@@ -108,7 +111,7 @@ func TestStuckContainer(t *testing.T) {
 	}
 	c.witness()
 	c.consume(1)
-	released, err = c.gen.Release(t.Context(), protocol.ReleaseRequest{Frontier: 2, Except: []protocol.Number{}})
+	released, err = c.gen.Release(t.Context(), protocol.ReleaseRequest{Frontier: last, Except: []protocol.Number{}})
 	if err != nil || len(released.Carried) != 0 {
 		t.Errorf("release of the carried one: %+v, %v", released, err)
 	}
