@@ -1,6 +1,6 @@
 // Package engineproxy stands between a client and containerd's socket and fails
-// on demand: it delays calls, holds them back, and loses or withholds replies
-// after the effect. Tests use it; the product does not.
+// on demand: it delays calls, holds them back, loses or withholds replies after
+// the effect, and lies. Tests use it; the product does not.
 //
 // It owns the relay of gRPC calls as they are. It must not know what any call
 // means: faults choose calls by the method's name, and bytes are passed on
@@ -42,10 +42,12 @@ const (
 	// Withhold passes the call on, lets it take effect, and answers never: the
 	// caller waits until it gives up.
 	Withhold
+	// Invent answers with Fault.Reply and never passes the call on.
+	Invent
 )
 
 func (w Way) String() string {
-	return [...]string{"delay", "hold", "lose", "withhold"}[w]
+	return [...]string{"delay", "hold", "lose", "withhold", "invent"}[w]
 }
 
 // Fault is what happens to the next calls of one method.
@@ -53,6 +55,7 @@ type Fault struct {
 	Method string        // the end of the method's full name, as in "Tasks/Create"
 	Way    Way           // how they fail
 	For    time.Duration // of Delay
+	Reply  []byte        // of Invent: the message as it goes over the wire
 	Times  int           // calls that it takes; 0 means one
 }
 
@@ -179,6 +182,9 @@ func (p *Proxy) relay(_ any, caller grpc.ServerStream) error {
 		}
 	}
 	switch fault.Way {
+	case Invent:
+		met()
+		return caller.SendMsg(&frame{fault.Reply})
 	case Hold:
 		met()
 		<-caller.Context().Done()

@@ -152,6 +152,17 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+func TestInvents(t *testing.T) {
+	w := newWorld(t)
+	w.proxy.Arm(Fault{Method: "Things/Get", Way: Invent, Reply: []byte("a lie")})
+	if answer, err := w.call(t, "Things/Get", "x", long); answer != "a lie" || err != nil || w.effects.Load() != 0 {
+		t.Errorf("%q, %v, %d effects", answer, err, w.effects.Load())
+	}
+	if answer, err := w.call(t, "Things/Get", "x", long); answer != "x" || err != nil {
+		t.Errorf("%q, %v", answer, err)
+	}
+}
+
 func TestDisarm(t *testing.T) {
 	w := newWorld(t)
 	w.proxy.Arm(Fault{Method: "Things/Put", Way: Lose, Times: 5})

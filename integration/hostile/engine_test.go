@@ -9,6 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	tasktypes "github.com/containerd/containerd/api/types/task"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/quittance/quittance/integration/agenttest"
 	"github.com/quittance/quittance/integration/engineproxy"
 	"github.com/quittance/quittance/protocol"
@@ -314,11 +319,60 @@ func TestStartReplyLost(t *testing.T) {
 				t.Errorf("the same number again: %s, %v", again.Receipt, err)
 			}
 			r := c.retire(n)
+			if (r.Error != "") != (way != engineproxy.Lose) {
+				t.Errorf("error %q", r.Error)
+			}
 			if r.Reason != want || !r.Dispatched || r.Exit == nil || r.Exit.Source == protocol.ExitFromNone ||
 				r.Removal.Container != protocol.RemovedByUs {
 				t.Errorf("reason %s, dispatched %v, exit %+v, removal %+v", r.Reason, r.Dispatched, r.Exit, r.Removal)
 			}
 		})
 	}
+	c.settled()
+}
+
+// An engine that lies: an end that it invents while the worker runs is not
+// recorded, and the true one is; a worker that it calls running after its end
+// has ended all the same (FR-09, FR-10, I23).
+func TestEngineLies(t *testing.T) {
+	lab, proxy := proxied(t)
+	lab.Profile("echo", agenttest.Profile{Args: []string{"serve"}, NoInit: true})
+	lab.Start()
+	c := newController(t, lab)
+	message := func(m proto.Message) []byte {
+		t.Helper()
+		data, err := proto.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return data
+	}
+
+	invented := message(&tasks.WaitResponse{ExitStatus: 137, ExitedAt: timestamppb.Now()})
+	hit := proxy.Arm(engineproxy.Fault{Method: "Tasks/Wait", Way: engineproxy.Invent, Reply: invented, Times: 3})
+	n := c.start("echo")
+	met(t, "Tasks/Wait", hit)
+	if a := c.await(n, protocol.StateStarted); a.State != protocol.StateStarted || a.Exit != nil {
+		t.Errorf("state %s, exit %+v", a.State, a.Exit)
+	}
+	if status, _ := c.ask(n, "GET", "/health"); status != 200 {
+		t.Errorf("the worker answers %d", status)
+	}
+	if r := c.retire(n); r.Exit.Source != protocol.ExitFromEngine || r.Exit.Code == nil || *r.Exit.Code != 3 {
+		t.Errorf("exit %+v", r.Exit)
+	}
+
+	n = c.start("echo")
+	pid := c.pid(n)
+	running := message(&tasks.GetResponse{Process: &tasktypes.Process{Pid: uint32(pid), Status: tasktypes.Status_RUNNING}})
+	proxy.Arm(engineproxy.Fault{Method: "Tasks/Get", Way: engineproxy.Invent, Reply: running, Times: 4})
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if a := c.await(n, protocol.StateExited); a.Exit == nil || a.Exit.Source == protocol.ExitFromNone {
+		t.Errorf("exit %+v", a.Exit)
+	}
+	c.retire(n)
+	proxy.Disarm()
 	c.settled()
 }

@@ -117,18 +117,37 @@ func (w *worker) observePIDFD(ctx context.Context, gone chan<- struct{}) {
 }
 
 // observeEngine waits for the shim's own observation; an engine that is down
-// is asked again for as long as it matters.
+// is asked again for as long as it matters, and so is one that reports the end
+// of a process that runs: a shim knows of an end only after the kernel does, so
+// that status was made up (I23).
 func (w *worker) observeEngine(ctx context.Context, reported chan<- engine.Exit) {
+	complained := false
 	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
 		exit, err := w.m.cfg.Engine.Wait(ctx, w.identity)
-		if err == nil {
+		switch {
+		case err == nil && !w.runs():
 			reported <- exit
 			return
+		case err == nil && !complained:
+			complained = true
+			w.log.Warn("untrue_exit_ignored", "code", exit.Code, "remark", "the engine reports the end of a process that runs")
+		case errors.Is(err, engine.ErrNotFound), errors.Is(err, engine.ErrNoTask):
+			return
 		}
-		if errors.Is(err, engine.ErrNotFound) || errors.Is(err, engine.ErrNoTask) || !pause(ctx, backoff) {
+		if !pause(ctx, backoff) {
 			return
 		}
 	}
+}
+
+// runs reports whether the kernel says that the process has not ended; false
+// where nobody can tell.
+func (w *worker) runs() bool {
+	if w.proc == nil {
+		return false
+	}
+	exited, err := w.proc.Exited()
+	return err == nil && !exited
 }
 
 // exitAfter gives the engine ExitGrace to say what the exit was; otherwise the

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"os/exec"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/quittance/quittance/hostagent/internal/core"
 	"github.com/quittance/quittance/hostagent/internal/engine"
+	"github.com/quittance/quittance/hostagent/internal/process"
 	"github.com/quittance/quittance/protocol"
 )
 
@@ -27,6 +29,7 @@ const (
 type fakeEngine struct {
 	inspect func() (engine.Container, error)
 	task    func() (engine.Task, error)
+	wait    func() (engine.Exit, error) // nil: not asked
 	deleted []string
 	running int // DeleteTask answers ErrRunning so often
 	killed  int
@@ -47,7 +50,10 @@ func (f *fakeEngine) Inspect(context.Context, string) (engine.Container, error) 
 }
 func (f *fakeEngine) Task(context.Context, engine.Identity) (engine.Task, error) { return f.task() }
 func (f *fakeEngine) Wait(context.Context, engine.Identity) (engine.Exit, error) {
-	return engine.Exit{}, errUnasked
+	if f.wait == nil {
+		return engine.Exit{}, errUnasked
+	}
+	return f.wait()
 }
 func (f *fakeEngine) Kill(context.Context, engine.Identity, unix.Signal, bool) error {
 	f.killed++
@@ -208,5 +214,43 @@ func TestInspectWithoutProcess(t *testing.T) {
 	}})
 	if _, _, err = w.look(t.Context(), core.InspectEffect{Number: 1, Nonce: testNonce, Created: created, Rebooted: true}); !errors.Is(err, engine.ErrOther) {
 		t.Errorf("another container: %v", err)
+	}
+}
+
+// The engine reports an end while the process runs: that status is not believed,
+// and the one after the true end is (I23).
+func TestUntrueExitIsIgnored(t *testing.T) {
+	child := exec.Command("cat")
+	input, err := child.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	id, err := process.Identify(int64(child.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := 0
+	w, _ := newWorker(&fakeEngine{wait: func() (engine.Exit, error) {
+		if asked++; asked <= 2 {
+			return engine.Exit{Code: 137}, nil
+		}
+		// The true end: a shim reports it once it has reaped.
+		return engine.Exit{Code: 0}, errors.Join(input.Close(), child.Wait())
+	}})
+	if w.proc, err = process.Open(id); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := w.proc.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	reported := make(chan engine.Exit, 1)
+	w.observeEngine(t.Context(), reported)
+	if exit := <-reported; exit.Code != 0 || asked != 3 {
+		t.Errorf("reported %+v after %d questions", exit, asked)
 	}
 }
