@@ -149,8 +149,8 @@ func TestShippedExamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(all) != 3 {
-		t.Fatalf("%d offerings, want langid, ocr and ocr-small", len(all))
+	if len(all) != 6 {
+		t.Fatalf("%d offerings, want langid in four protocols, ocr and ocr-small", len(all))
 	}
 }
 
