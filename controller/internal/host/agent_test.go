@@ -34,6 +34,7 @@ type agent struct {
 	witnessed bool
 	behind    bool
 	refuse    protocol.Code // the next allocations are refused so
+	noBurn    protocol.Code // burns are refused so
 	leaves    [][]byte
 	hashes    []tlog.Hash
 	calls     []string
@@ -190,6 +191,8 @@ func (a *agent) Retire(_ context.Context, _ protocol.ID, n protocol.Number, req 
 			return refused(protocol.CodeSequenceGap)
 		case !ok && !a.witnessed:
 			return refused(protocol.CodeWitnessRequired)
+		case !ok && a.noBurn != "":
+			return refused(a.noBurn)
 		case !ok:
 			a.accept(n, req.Purpose, nil)
 			known = a.all[n]

@@ -140,6 +140,88 @@ func TestAllocateInterrupted(t *testing.T) {
 	}
 }
 
+// A burn that the agent refuses, by a lane that recovers or inside an
+// allocation, holds back neither other lanes' retirements nor, once it is
+// possible, the sequence.
+func TestRefusedBurnHoldsNobodyBack(t *testing.T) {
+	for _, from := range []string{"retire", "allocate"} {
+		t.Run(from, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newAgent(t)
+				h, i, _ := newHost(a)
+				if _, err := h.Allocate(t.Context(), request("a"), i); err != nil {
+					t.Fatal(err)
+				}
+				a.noBurn = protocol.CodeHistoryFull
+				burnt := make(chan error, 1)
+				go func() {
+					if from == "retire" {
+						burnt <- h.Retire(t.Context(), a.gen, 2, "b", "")
+						return
+					}
+					a.mu.Lock()
+					a.refuse, a.lose = protocol.CodeHistoryFull, lossy("allocate", "before", 1)
+					a.mu.Unlock()
+					_, err := h.Allocate(t.Context(), request("b"), i)
+					if b, ok := errors.AsType[*BurntError](err); ok && b.Number == 2 {
+						err = nil
+					}
+					burnt <- err
+				}()
+				time.Sleep(time.Minute) // of the bubble: the burn is refused again and again
+				minute, end := context.WithTimeout(t.Context(), time.Minute)
+				defer end()
+				if err := h.Retire(minute, a.gen, 1, "a", ""); err != nil {
+					t.Fatalf("another lane's retirement: %v", err)
+				}
+				// The token is free between two tries of the burn.
+				if err := h.lock(minute); err != nil {
+					t.Fatalf("the sequence stays locked: %v", err)
+				}
+				h.unlock()
+				a.mu.Lock()
+				a.noBurn, a.refuse = "", ""
+				a.mu.Unlock()
+				if err := <-burnt; err != nil {
+					t.Fatal(err)
+				}
+				if got, err := h.Allocate(t.Context(), request("c"), i); err != nil || got.Number != 3 {
+					t.Fatalf("%d, %v", got.Number, err)
+				}
+			})
+		})
+	}
+}
+
+// While an allocation's answer is lost again and again, accepted numbers are
+// retired all the same.
+func TestRetireWhileAllocationIsUnknown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAgent(t)
+		h, i, _ := newHost(a)
+		if _, err := h.Allocate(t.Context(), request("a"), i); err != nil {
+			t.Fatal(err)
+		}
+		a.lose = lossy("allocate", "after", 1_000_000)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			_, err := h.Allocate(ctx, request("b"), i)
+			ended <- err
+		}()
+		time.Sleep(time.Minute)
+		minute, end := context.WithTimeout(t.Context(), time.Minute)
+		defer end()
+		if err := h.Retire(minute, a.gen, 1, "a", ""); err != nil {
+			t.Fatal(err)
+		}
+		stop()
+		if _, ok := errors.AsType[*UnknownError](<-ended); !ok {
+			t.Fatal("the unanswered allocation was settled")
+		}
+	})
+}
+
 // A number that another purpose holds was never this attempt's.
 func TestRetireOfSomebodyElses(t *testing.T) {
 	a := newAgent(t)

@@ -40,23 +40,43 @@ func (e *BurntError) Unwrap() error { return e.Cause }
 // ended before the number was settled: the intent stands, and [Host.Retire] of
 // its number settles it.
 func (h *Host) Allocate(ctx context.Context, req protocol.AllocateRequest, intent Intent) (protocol.Allocation, error) {
-	if err := h.lock(ctx); err != nil {
+	given, refused, err := h.allocate(ctx, req, intent)
+	if refused == nil {
+		return given, err
+	}
+	// The burn waits, for as long as it is refused, without the token.
+	switch err := h.Retire(ctx, refused.generation, refused.number, req.Purpose, "settles a request whose answer was lost"); {
+	case errors.Is(err, ErrNotOurs):
+		return protocol.Allocation{}, errors.Join(refused.why, intent.Withdraw(context.WithoutCancel(ctx), refused.generation, refused.number))
+	case err != nil:
 		return protocol.Allocation{}, err
+	}
+	return protocol.Allocation{}, &BurntError{refused.number, refused.why}
+}
+
+// unsettledRefusal is a refusal that came after a lost send: it says nothing of
+// that send, so the number has to be retired.
+type unsettledRefusal struct {
+	proposal
+	why error
+}
+
+// allocate is [Host.Allocate] as far as it needs the token.
+func (h *Host) allocate(ctx context.Context, req protocol.AllocateRequest, intent Intent) (protocol.Allocation, *unsettledRefusal, error) {
+	if err := h.lockSettled(ctx); err != nil {
+		return protocol.Allocation{}, nil, err
 	}
 	defer h.unlock()
-	if err := h.settleLocked(ctx); err != nil {
-		return protocol.Allocation{}, err
-	}
 	host, err := h.Sync(ctx)
 	if err != nil {
-		return protocol.Allocation{}, err
+		return protocol.Allocation{}, nil, err
 	}
 	if host.Frontiers.Accepted >= protocol.MaxNumber {
-		return protocol.Allocation{}, protocol.NewProblem(protocol.CodeExhausted, "every number of this generation was used", "make a new generation: hostagent ledger abandon")
+		return protocol.Allocation{}, nil, protocol.NewProblem(protocol.CodeExhausted, "every number of this generation was used", "make a new generation: hostagent ledger abandon")
 	}
 	p := proposal{host.Generation, host.Frontiers.Accepted + 1, req}
 	if err := intent.Propose(ctx, p.generation, p.number); err != nil {
-		return protocol.Allocation{}, err
+		return protocol.Allocation{}, nil, err
 	}
 	answer, err := h.client.Allocate(ctx, p.generation, p.number, req)
 	if hostclient.IsCode(err, protocol.CodeWitnessRequired) {
@@ -66,29 +86,30 @@ func (h *Host) Allocate(ctx context.Context, req protocol.AllocateRequest, inten
 	}
 	switch {
 	case err == nil:
-		return answer.Allocation, nil
+		h.noteAccepted(p)
+		return answer.Allocation, nil, nil
 	case hostclient.DispositionOf(err) == protocol.Refused:
 		// The withdrawal belongs to the settled refusal, so it is finished even
 		// where the caller has given up.
-		return protocol.Allocation{}, errors.Join(err, intent.Withdraw(context.WithoutCancel(ctx), p.generation, p.number))
+		return protocol.Allocation{}, nil, errors.Join(err, intent.Withdraw(context.WithoutCancel(ctx), p.generation, p.number))
 	}
 	h.unsettled = &p
 	return h.repeatLocked(ctx, intent, err)
 }
 
-// repeatLocked sends the unsettled request again until it is settled. A
-// refusal says nothing of the first request, so it leads to a retirement.
-func (h *Host) repeatLocked(ctx context.Context, intent Intent, cause error) (protocol.Allocation, error) {
+// repeatLocked sends the unsettled request again until it is answered.
+func (h *Host) repeatLocked(ctx context.Context, intent Intent, cause error) (protocol.Allocation, *unsettledRefusal, error) {
 	p := *h.unsettled
 	pause, lost := h.pauses("allocate", p.number), cause
 	for {
 		if err := pause(ctx, lost); err != nil {
-			return protocol.Allocation{}, &UnknownError{"allocate", p.number, errors.Join(cause, err)}
+			return protocol.Allocation{}, nil, &UnknownError{"allocate", p.number, errors.Join(cause, err)}
 		}
 		answer, err := h.client.Allocate(ctx, p.generation, p.number, p.request)
 		if err == nil {
 			h.unsettled = nil
-			return answer.Allocation, nil
+			h.noteAccepted(p)
+			return answer.Allocation, nil, nil
 		}
 		problem, ok := errors.AsType[*protocol.Problem](err)
 		if !ok {
@@ -97,15 +118,9 @@ func (h *Host) repeatLocked(ctx context.Context, intent Intent, cause error) (pr
 		}
 		if problem.Code == protocol.CodeNumberConflict {
 			h.unsettled = nil
-			return protocol.Allocation{}, errors.Join(problem, intent.Withdraw(context.WithoutCancel(ctx), p.generation, p.number))
+			return protocol.Allocation{}, nil, errors.Join(problem, intent.Withdraw(context.WithoutCancel(ctx), p.generation, p.number))
 		}
-		if err := h.retireLocked(ctx, p.generation, p.number, p.request.Purpose, "settles a request whose answer was lost"); err != nil {
-			if errors.Is(err, ErrNotOurs) {
-				return protocol.Allocation{}, errors.Join(problem, intent.Withdraw(context.WithoutCancel(ctx), p.generation, p.number))
-			}
-			return protocol.Allocation{}, err
-		}
-		return protocol.Allocation{}, &BurntError{p.number, errors.Join(cause, problem)}
+		return protocol.Allocation{}, &unsettledRefusal{p, errors.Join(cause, problem)}, nil
 	}
 }
 
@@ -126,64 +141,121 @@ var (
 // ctx ends (*[UnknownError]). The first reason stands; the same request again
 // is the same request (I12). [ErrNotOurs], [ErrReleased] and
 // [ErrOtherGeneration] are settled answers.
+//
+// Only a number that is not known as accepted may be burnt by the request, so
+// only such a one takes the token, and for one try at a time: a burn that the
+// agent refuses holds back neither other retirements nor the release of history
+// that it may be waiting for.
 func (h *Host) Retire(ctx context.Context, generation protocol.ID, n protocol.Number, purpose, note string) error {
-	if err := h.lock(ctx); err != nil {
-		return err
-	}
-	defer h.unlock()
-	return h.retireLocked(ctx, generation, n, purpose, note)
-}
-
-func (h *Host) retireLocked(ctx context.Context, generation protocol.ID, n protocol.Number, purpose, note string) error {
-	err := h.sendRetirement(ctx, generation, n, purpose, note)
-	_, unknown := errors.AsType[*UnknownError](err)
-	if p := h.unsettled; p != nil && p.generation == generation && p.number == n && !unknown {
-		h.unsettled = nil
-	}
-	return err
-}
-
-func (h *Host) sendRetirement(ctx context.Context, generation protocol.ID, n protocol.Number, purpose, note string) error {
-	pause := h.pauses("retire", n)
+	pause, last := h.pauses("retire", n), error(nil)
 	for {
-		_, err := h.client.Retire(ctx, generation, n, protocol.RetireRequest{Purpose: purpose, Note: note})
-		if err == nil {
-			return nil
+		again, err := h.retireOnce(ctx, generation, n, purpose, note, last)
+		if !again {
+			return err
 		}
-		if problem, ok := errors.AsType[*protocol.Problem](err); ok {
-			switch problem.Code {
-			case protocol.CodeNumberConflict:
-				return ErrNotOurs
-			case protocol.CodeReleased:
-				return ErrReleased
-			case protocol.CodeOtherGeneration:
-				return ErrOtherGeneration
-			case protocol.CodeWitnessRequired:
-				_, err = h.Sync(ctx)
-				if _, behind := errors.AsType[*BehindError](err); behind {
-					return err
-				}
-			}
-		}
+		last = err
 		if waitErr := pause(ctx, err); waitErr != nil {
 			return &UnknownError{"retire", n, errors.Join(err, waitErr)}
 		}
 	}
 }
 
-// settleLocked retires what an interrupted [Host.Allocate] left unknown, so
-// that the next number may be proposed. Its attempt still finds and consumes
-// it.
-func (h *Host) settleLocked(ctx context.Context) error {
-	if h.unsettled == nil {
-		return nil
+// retireOnce makes one try at a retirement; last is the failure of the one
+// before.
+func (h *Host) retireOnce(ctx context.Context, generation protocol.ID, n protocol.Number, purpose, note string, last error) (again bool, err error) {
+	if h.isAccepted(generation, n) {
+		return h.sendRetirement(ctx, generation, n, purpose, note)
 	}
-	p := *h.unsettled
-	err := h.retireLocked(ctx, p.generation, p.number, p.request.Purpose, "settles a request whose answer was lost")
-	if errors.Is(err, ErrNotOurs) || errors.Is(err, ErrReleased) || errors.Is(err, ErrOtherGeneration) {
-		return nil
+	if err := h.lock(ctx); err != nil {
+		if last != nil {
+			err = &UnknownError{"retire", n, errors.Join(last, err)}
+		}
+		return false, err
 	}
-	return err
+	defer h.unlock()
+	again, err = h.sendRetirement(ctx, generation, n, purpose, note)
+	if p := h.unsettled; p != nil && p.generation == generation && p.number == n && settles(again, err) {
+		h.unsettled = nil
+	}
+	return again, err
+}
+
+// settles reports whether the result of a try at a retirement settled the number.
+func settles(again bool, err error) bool {
+	return !again && (err == nil || errors.Is(err, ErrNotOurs) || errors.Is(err, ErrReleased) || errors.Is(err, ErrOtherGeneration))
+}
+
+// sendRetirement sends the request once. again says that err settles nothing
+// and that the same request is to be sent again.
+func (h *Host) sendRetirement(ctx context.Context, generation protocol.ID, n protocol.Number, purpose, note string) (again bool, err error) {
+	_, err = h.client.Retire(ctx, generation, n, protocol.RetireRequest{Purpose: purpose, Note: note})
+	if err == nil {
+		return false, nil
+	}
+	if problem, ok := errors.AsType[*protocol.Problem](err); ok {
+		switch problem.Code {
+		case protocol.CodeNumberConflict:
+			return false, ErrNotOurs
+		case protocol.CodeReleased:
+			return false, ErrReleased
+		case protocol.CodeOtherGeneration:
+			return false, ErrOtherGeneration
+		case protocol.CodeWitnessRequired:
+			_, err = h.Sync(ctx)
+			if _, behind := errors.AsType[*BehindError](err); behind {
+				return false, err
+			}
+		}
+	}
+	return true, err
+}
+
+// lockSettled takes the token once nothing is unsettled: what an interrupted
+// [Host.Allocate] left unknown is retired before the next number may be
+// proposed. Its attempt still finds and consumes it. The token is free between
+// two tries.
+func (h *Host) lockSettled(ctx context.Context) error {
+	var pause func(context.Context, error) error
+	for {
+		if err := h.lock(ctx); err != nil {
+			return err
+		}
+		if h.unsettled == nil {
+			return nil
+		}
+		p := *h.unsettled
+		again, err := h.sendRetirement(ctx, p.generation, p.number, p.request.Purpose, "settles a request whose answer was lost")
+		if settles(again, err) {
+			h.unsettled = nil
+			return nil
+		}
+		h.unlock()
+		if !again {
+			return err
+		}
+		if pause == nil {
+			pause = h.pauses("retire", p.number)
+		}
+		if waitErr := pause(ctx, err); waitErr != nil {
+			return &UnknownError{"retire", p.number, errors.Join(err, waitErr)}
+		}
+	}
+}
+
+// isAccepted reports whether the number is known as accepted. Not knowing is
+// always safe.
+func (h *Host) isAccepted(generation protocol.ID, n protocol.Number) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.known && h.host.Generation == generation && n <= h.host.Frontiers.Accepted
+}
+
+func (h *Host) noteAccepted(p proposal) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.host.Generation == p.generation {
+		h.host.Frontiers.Accepted = max(h.host.Frontiers.Accepted, p.number)
+	}
 }
 
 func (h *Host) lock(ctx context.Context) error {
