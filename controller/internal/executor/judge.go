@@ -154,6 +154,13 @@ func (r *run) afterSuccess() *outcome.Failure {
 	a, err := r.Host.Wait(ctx, r.number, protocol.StateStarted)
 	if err != nil {
 		r.Log.Warn("no fresh reading of the counters", "attempt", r.Journal.Key(), "allocation", r.number, "error", err)
+		// What was read before the work says nothing of it (I22).
+		if a, known := r.facts[r.number]; known && a.OOM != nil && a.OOM.Verdict == protocol.VerdictNotKilled {
+			oom := *a.OOM
+			oom.Verdict = protocol.VerdictUnknown
+			a.OOM = &oom
+			r.facts[r.number] = a
+		}
 		return nil
 	}
 	r.facts[r.number] = a

@@ -50,6 +50,9 @@ func Complete(o Origin, r Result) (attempt.Outcome, error) {
 	request, response := r.Request, protocol.DigestOf(r.Data)
 	p := provenance(o)
 	p.RequestSHA256, p.ResponseSHA256, p.Claimed = &request, &response, r.Claimed
+	// The last execution gave the whole answer, and its counters were read after
+	// that: they are the facts of the work, although its end comes later.
+	unseenEnds(p.Executions[:max(0, len(p.Executions)-1)])
 	m := api.Complete{Attempt: o.Reference, Schema: r.Schema, Length: int64(len(r.Data)), SHA256: response, Data: r.Data, Provenance: p}
 	if err := m.Validate(); err != nil {
 		return attempt.Outcome{}, fmt.Errorf("outcome: complete: %w", err)
@@ -73,6 +76,7 @@ func Fail(o Origin, f Failure, candidate *attempt.Candidate) (attempt.Outcome, e
 		message += " (" + f.Detail + ")"
 	}
 	p := provenance(o)
+	unseenEnds(p.Executions)
 	m := api.Fail{Attempt: o.Reference, Code: f.Code, Message: cut(message), Next: text.Next, Entered: f.Entered, Provenance: &p}
 	if err := m.Validate(); err != nil {
 		return attempt.Outcome{}, fmt.Errorf("outcome: fail: %w", err)
@@ -120,17 +124,23 @@ func execution(e attempt.Execution, facts map[protocol.Number]protocol.Allocatio
 		return out
 	}
 	out.Limits, out.Exit, out.OOM, out.Peaks = a.Limits, a.Exit, a.OOM, a.Peaks
-	if a.Exit == nil && a.OOM != nil && a.OOM.Verdict == protocol.VerdictNotKilled {
-		// Read while it lived. Nobody saw the end (stuck, or its generation is
-		// gone), so what happened until then is not known (I22).
-		oom := *a.OOM
-		oom.Verdict = protocol.VerdictUnknown
-		out.OOM = &oom
-	}
 	if a.Container != nil {
 		out.ImageDigest, out.SpecDigest = &a.Container.ImageDigest, &a.Container.SpecDigest
 	}
 	return out
+}
+
+// unseenEnds tells of executions whose end nobody saw (stuck, or their
+// generation is gone) that what was read while they lived says nothing of what
+// happened until then (I22).
+func unseenEnds(all []api.Execution) {
+	for i, e := range all {
+		if e.Exit == nil && e.OOM != nil && e.OOM.Verdict == protocol.VerdictNotKilled {
+			oom := *e.OOM
+			oom.Verdict = protocol.VerdictUnknown
+			all[i].OOM = &oom
+		}
+	}
 }
 
 // document is the form of the protected evidence.

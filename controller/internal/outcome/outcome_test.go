@@ -103,7 +103,8 @@ func TestWorkersWordsStayInTheEvidence(t *testing.T) {
 }
 
 // I22: counters that were read while the worker lived say nothing of an end
-// that nobody saw; a kill that was read stays a fact.
+// that nobody saw; a kill that was read stays a fact. What a result tells of the
+// execution that gave it was read after its last byte, and stands.
 func TestUnseenEndIsUnknown(t *testing.T) {
 	code := int64(0)
 	for name, row := range map[string]struct {
@@ -118,10 +119,45 @@ func TestUnseenEndIsUnknown(t *testing.T) {
 		"its end, and a kill then": {&protocol.Exit{Source: protocol.ExitFromPIDFD}, protocol.VerdictKilled, protocol.VerdictKilled},
 	} {
 		t.Run(name, func(t *testing.T) {
-			facts := protocol.Allocation{Number: 1, Exit: row.exit, OOM: &protocol.OOM{Verdict: row.verdict}}
-			got := execution(attempt.Execution{Number: 1}, map[protocol.Number]protocol.Allocation{1: facts})
-			if got.OOM.Verdict != row.want || facts.OOM.Verdict != row.verdict {
-				t.Fatalf("got %s, want %s; the facts say %s", got.OOM.Verdict, row.want, facts.OOM.Verdict)
+			o := origin()
+			for n, a := range o.Facts {
+				a.Exit, a.OOM = row.exit, &protocol.OOM{Verdict: row.verdict}
+				o.Facts[n] = a
+			}
+			failed, err := Fail(o, Failure{Code: api.FailWorkerLost}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var fail api.Fail
+			if err := api.Decode(failed.Body, api.RouteFail.MaxRequest, &fail); err != nil {
+				t.Fatal(err)
+			}
+			done, err := Complete(o, Result{Schema: "application/json", Data: []byte("{}"), Request: protocol.DigestOf(nil)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var complete api.Complete
+			if err := api.Decode(done.Body, api.RouteComplete.MaxRequest, &complete); err != nil {
+				t.Fatal(err)
+			}
+			for i, e := range fail.Provenance.Executions {
+				if e.OOM.Verdict != row.want {
+					t.Errorf("FAIL: execution %d: %s, want %s", i, e.OOM.Verdict, row.want)
+				}
+			}
+			for i, e := range complete.Provenance.Executions {
+				want := row.want
+				if i == len(complete.Provenance.Executions)-1 {
+					want = row.verdict
+				}
+				if e.OOM.Verdict != want {
+					t.Errorf("COMPLETE: execution %d: %s, want %s", i, e.OOM.Verdict, want)
+				}
+			}
+			for _, a := range o.Facts {
+				if a.OOM.Verdict != row.verdict {
+					t.Fatal("the facts were changed")
+				}
 			}
 		})
 	}
