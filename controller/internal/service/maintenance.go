@@ -84,7 +84,7 @@ func (s *Service) archive(ctx context.Context) error {
 // as far as I32 allows. Where it cannot move and nothing carried became
 // releasable, nothing is sent.
 func (s *Service) release(ctx context.Context) error {
-	current, err := s.Host.Sync(ctx)
+	current, err := s.sync(ctx)
 	if err != nil {
 		return err
 	}
@@ -118,6 +118,54 @@ func (s *Service) release(ctx context.Context) error {
 	}
 	s.Log.Info("host history released", "frontier", answer.Frontier, "carried", answer.Carried)
 	failpoint.Hit("maintenance.released")
+	return nil
+}
+
+// spareGenerations is how many witnesses of other generations than the present
+// one are kept for as long as there is room: they still tell when an old state
+// directory of the agent comes back (I9).
+const spareGenerations = store.MaxHostGenerations / 2
+
+// sync reads the host and keeps room for the witness of its next generation.
+func (s *Service) sync(ctx context.Context) (protocol.Host, error) {
+	known := s.Store.Generations() // before the host is read: one that begins meanwhile is not among them
+	current, err := s.Host.Sync(ctx)
+	if errors.Is(err, store.ErrHosts) {
+		// The present generation is not among those kept, so none of them is it.
+		if err := s.forget(ctx, known, ""); err != nil {
+			return protocol.Host{}, err
+		}
+		known = nil
+		current, err = s.Host.Sync(ctx)
+	}
+	if err != nil {
+		return protocol.Host{}, err
+	}
+	return current, s.forget(ctx, known, current.Generation)
+}
+
+// forget removes the witnesses of generations that are neither the present one
+// nor named by an active record, once they take more than their part of the
+// room.
+func (s *Service) forget(ctx context.Context, known []protocol.ID, present protocol.ID) error {
+	if len(known) <= spareGenerations {
+		return nil
+	}
+	named := map[protocol.ID]bool{present: true}
+	for _, e := range s.Store.Active() {
+		for _, x := range attempt.ExecutionsOf(e.Record) {
+			named[x.Generation] = true
+		}
+	}
+	for _, generation := range known {
+		if named[generation] {
+			continue
+		}
+		if err := s.Store.ForgetGeneration(ctx, generation); err != nil && !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
+		s.Log.Info("witness of an earlier host generation removed", "generation", generation)
+	}
 	return nil
 }
 

@@ -56,6 +56,8 @@ type Store interface {
 	Update(ctx context.Context, key string, event attempt.Event) (store.Entry, error)
 	Archive(ctx context.Context, key string) (store.HistoryEntry, error)
 	Trim(ctx context.Context) (int, error)
+	Generations() []protocol.ID
+	ForgetGeneration(ctx context.Context, generation protocol.ID) error
 	Failed() <-chan struct{}
 	Err() error
 }

@@ -91,8 +91,9 @@ type world struct {
 	mine      []protocol.Allocation
 	calls     []string
 	lease     time.Duration
-	gone      bool  // the genesis says that the other generation was abandoned
-	goneErr   error // it cannot be read
+	gone      bool         // the genesis says that the other generation was abandoned
+	goneErr   error        // it cannot be read
+	save      func() error // of the witness, or nil
 }
 
 func (w *world) Hello(_ context.Context, h api.Hello) (api.HelloAnswer, error) {
@@ -120,7 +121,14 @@ func (w *world) Inventory(_ context.Context, _ int, cursor string) (api.Inventor
 	return out, nil
 }
 
-func (w *world) Sync(context.Context) (protocol.Host, error) { return w.host, w.hostErr }
+func (w *world) Sync(context.Context) (protocol.Host, error) {
+	if w.save != nil {
+		if err := w.save(); err != nil {
+			return protocol.Host{}, fmt.Errorf("host: witness: save: %w", err)
+		}
+	}
+	return w.host, w.hostErr
+}
 
 func (w *world) Profiles(context.Context) (map[string]protocol.ProfileInfo, error) {
 	return w.profiles, nil
@@ -416,6 +424,55 @@ func TestReconcileOrphans(t *testing.T) {
 	want := []string{"retire 2", "consume 3", "witness", "release 1 []", "consume 2", "witness", "release 3 []"}
 	if !slices.Equal(w.calls, want) {
 		t.Fatalf("calls\n got %q\nwant %q", w.calls, want)
+	}
+}
+
+// However many generations a host had, the witness of the present one finds
+// room, and one that a record names is kept (I9).
+func TestOldGenerationsAreForgotten(t *testing.T) {
+	s, w, records := newService(t)
+	e, err := records.Create(t.Context(), attempt.StartPending{Origin: attempt.Origin{
+		Scope: scope, Key: "a", Job: "j", Kind: "k", Input: attempt.Input{SHA256: protocol.DigestOf(nil)}, MaxExecutions: 1, Start: []byte("{}"),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err = records.Apply(t.Context(), e, attempt.Admitted{Admission: attempt.Admission{Reference: "att-a", Reply: attempt.Reply{Status: 201}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := protocol.NewID()
+	if _, err := records.Apply(t.Context(), e, attempt.Allocated{Generation: named, Number: 1, Profile: "p", ProfileDigest: protocol.DigestOf(nil)}); err != nil {
+		t.Fatal(err)
+	}
+	w.save = func() error { return records.SetWitness(t.Context(), w.host.Generation, store.Witness{}) }
+	next := func(generation protocol.ID) {
+		t.Helper()
+		w.host.Generation, s.batchDue = generation, true
+		if err := s.maintain(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next(named)
+	first := protocol.NewID()
+	next(first)
+	if !slices.Contains(records.Generations(), named) || !slices.Contains(records.Generations(), first) {
+		t.Fatal("a witness was forgotten although there is room")
+	}
+	for range store.MaxHostGenerations {
+		next(protocol.NewID())
+	}
+	// A store that was filled before anything was forgotten.
+	for len(records.Generations()) < store.MaxHostGenerations {
+		if err := records.SetWitness(t.Context(), protocol.NewID(), store.Witness{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	last := protocol.NewID()
+	next(last)
+	got := records.Generations()
+	if len(got) != 2 || !slices.Contains(got, named) || !slices.Contains(got, last) {
+		t.Fatalf("witnesses of %d generations are kept", len(got))
 	}
 }
 

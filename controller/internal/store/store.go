@@ -440,3 +440,10 @@ func (s *Store) Witness(generation protocol.ID) (Witness, bool) {
 	w, ok := s.witnesses[generation]
 	return w.witness, ok
 }
+
+// Generations lists the host generations of which a witness is kept, sorted.
+func (s *Store) Generations() []protocol.ID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.witnesses))
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -420,8 +421,14 @@ func TestWitness(t *testing.T) {
 	if err := s.SetWitness(t.Context(), protocol.NewID(), Witness{}); !errors.Is(err, ErrHosts) {
 		t.Errorf("one too many: %v", err)
 	}
+	if got := s.Generations(); len(got) != MaxHostGenerations || !slices.IsSorted(got) || !slices.Contains(got, testGeneration) {
+		t.Errorf("witnesses of %q", got)
+	}
 	if err := s.ForgetGeneration(t.Context(), testGeneration); err != nil {
 		t.Error(err)
+	}
+	if slices.Contains(s.Generations(), testGeneration) {
+		t.Error("the forgotten generation is listed")
 	}
 	if err := s.ForgetGeneration(t.Context(), testGeneration); !errors.Is(err, ErrNotFound) {
 		t.Errorf("forgotten twice: %v", err)
