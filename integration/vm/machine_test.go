@@ -57,10 +57,11 @@ func needed(r row) row {
 var checks = []row{
 	needed(ask("install")), ask("files"), ask("units"), ask("unit-files"), ask("security"), needed(ask("configure")),
 	ask("socket-activation"), ask("reload"), ask("controller-job"), needed(ask("take-owner")),
-	ask("life"), ask("oom-group"), ask("oom-observe"), ask("oom-host"),
+	ask("life"), ask("oom-group"), ask("oom-observe"),
 	disturbed("daemon-reload"), disturbed("daemon-reexec"), disturbed("agent-restart"), disturbed("agent-killed"),
 	disturbed("containerd-restart"), disturbed("containerd-killed"), disturbed("everything-killed"),
-	ask("watchdog"), ask("shim-killed"), ask("workers-unit"), ask("users"), ask("upgrade"), ask("removal-refused"), ask("nothing-left"),
+	ask("watchdog"), ask("shim-killed"), ask("workers-unit"), ask("users"), ask("upgrade"), ask("removal-refused"),
+	ask("oom-host"), ask("nothing-left"),
 }
 
 // disturbed is something done to the machine under a live worker with an open
@@ -289,12 +290,16 @@ func (l *lab) keep(command string, notes []string) error {
 // diagnose keeps what explains a failure.
 func (l *lab) diagnose(t *testing.T, name string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 4*time.Minute)
 	defer cancel()
 	var text strings.Builder
 	_, _, err := l.machine.Do(ctx, func(said string) { text.WriteString(said) }, "diagnose")
 	if err != nil {
 		fmt.Fprintf(&text, "\ndiagnose: %v\nconsole:\n%s\n", err, l.machine.Console(50))
+	}
+	// The next check shall find the machine as it should be.
+	if _, _, err := l.machine.Do(ctx, func(string) {}, "tidy"); err != nil {
+		fmt.Fprintf(&text, "\ntidy: %v\n", err)
 	}
 	file := filepath.Join(l.dir, "failure-"+name+".log")
 	if err := os.WriteFile(file, []byte(text.String()), 0o644); err != nil {

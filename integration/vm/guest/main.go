@@ -164,4 +164,5 @@ var commands = map[string]func(context.Context, *task) (string, error){
 	"purge-and-reinstall": purgeAndReinstall,
 	"power-off":           powerOff,
 	"diagnose":            diagnose,
+	"tidy":                func(ctx context.Context, _ *task) (string, error) { return "", tidy(ctx) },
 }

@@ -65,6 +65,22 @@ type worker struct {
 	body    protocol.StartedBody // of its started receipt
 }
 
+// living are the workers that this program made and did not settle. Commands
+// run one after the other, apart from load and settle, which make none.
+var living = map[protocol.Number]*worker{}
+
+// tidy ends what a failed command left alive, so that the next one finds the
+// machine as it should be.
+func tidy(ctx context.Context) error {
+	var problems []error
+	for n, w := range living {
+		delete(living, n)
+		_, err := w.end(ctx)
+		problems = append(problems, err)
+	}
+	return errors.Join(problems...)
+}
+
 // allocate makes the next allocation of a profile and waits until it started.
 func allocate(ctx context.Context, profile string) (*worker, error) {
 	host, generation, err := connect(ctx)
@@ -86,7 +102,11 @@ func allocate(ctx context.Context, profile string) (*worker, error) {
 	}
 	w := &worker{number: host.Frontiers.Accepted + 1}
 	w.purpose = fmt.Sprintf("vm-%d", w.number)
+	living[w.number] = w
 	if _, err := generation.Allocate(ctx, w.number, protocol.AllocateRequest{Profile: profile, ProfileDigest: digest, Purpose: w.purpose}); err != nil {
+		if hostclient.DispositionOf(err) == protocol.Refused {
+			delete(living, w.number)
+		}
 		return nil, err
 	}
 	if err := w.awaitState(ctx, protocol.StateStarted); err != nil {
@@ -223,6 +243,9 @@ func (w *worker) settle(ctx context.Context, generation *hostclient.Generation) 
 			continue
 		}
 		_, err := generation.Consume(ctx, w.number, protocol.ConsumeRequest{Purpose: w.purpose, LeafHash: entry.LeafHash})
+		if err == nil {
+			delete(living, w.number)
+		}
 		return err
 	}
 	return fmt.Errorf("number %d has no retired receipt", w.number)

@@ -149,13 +149,14 @@ func oomObserve(ctx context.Context, _ *task) (string, error) {
 		show(retired.OOM.Counters.OOMGroupKill)), leftovers(ctx)
 }
 
-// oomHost: the machine's memory ends before the limit does.
+// oomHost: the machine's memory ends before the limit does. Emulated, filling it
+// takes a while.
 func oomHost(ctx context.Context, _ *task) (string, error) {
 	w, err := allocate(ctx, "greedy")
 	if err != nil {
 		return "", err
 	}
-	err = await(ctx, patience, "the kill is told", func() error {
+	err = await(ctx, 3*patience, "the kill is told", func() error {
 		_, generation, err := connect(ctx)
 		if err != nil {
 			return err

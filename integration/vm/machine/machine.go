@@ -19,7 +19,6 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/quittance/quittance/integration/vm/disk"
 	"github.com/quittance/quittance/integration/vm/wire"
@@ -114,7 +113,7 @@ func start(ctx context.Context, c Config) (m *Machine, err error) {
 // arguments is QEMU's command line.
 func arguments(c Config, socket string) []string {
 	args := []string{
-		"-machine", "q35", "-smp", "2", "-m", "2G", "-display", "none", "-monitor", "none", "-nodefaults",
+		"-machine", "q35", "-smp", "2", "-m", "1G", "-display", "none", "-monitor", "none", "-nodefaults",
 		"-serial", "stdio", "-kernel", c.Base.Kernel, "-initrd", c.Base.Initrd,
 		// no_timer_check: on a loaded machine the emulated timer is late, which
 		// the kernel would take for a broken one. A panic boots anew and is seen
@@ -265,7 +264,3 @@ func (m *Machine) Console(lines int) string {
 	all := strings.Split(strings.TrimRight(string(text), "\r\n"), "\n")
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
-
-// Patience scales a wait to this machine: software emulation is about ten times
-// slower than hardware, and shared machines are slower again.
-func Patience(d time.Duration) time.Duration { return 10 * d }
