@@ -149,7 +149,7 @@ type lastReceipt struct {
 // reason for all this may be anything.
 func (a *abandonment) head() (last lastReceipt, ok bool) {
 	creating := map[protocol.Number]bool{}
-	_, err := ledger.Export(ledgerDir(a.cfg), ledger.Options{Marker: markerFile(a.cfg)}, func(e ledger.Entry) error {
+	report, err := ledger.Export(ledgerDir(a.cfg), ledger.Options{Marker: markerFile(a.cfg)}, func(e ledger.Entry) error {
 		if e.Kind != ledger.KindReceipt {
 			return nil
 		}
@@ -171,7 +171,8 @@ func (a *abandonment) head() (last lastReceipt, ok bool) {
 		a.log.Warn("old_ledger_unreadable", "error", err, "remark", "the new genesis names no last receipt")
 		return lastReceipt{}, false
 	}
-	a.unsettled = len(creating) > 0
+	// What a base carries along is not looked into: one may be among it.
+	a.unsettled = len(creating) > 0 || report.Base > 0
 	return last, last.Generation != ""
 }
 

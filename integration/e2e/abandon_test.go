@@ -61,3 +61,50 @@ func TestGenerationAbandonedUnderAJob(t *testing.T) {
 		t.Errorf("host %s with frontiers %+v", host.Generation, host.Frontiers)
 	}
 }
+
+// I9: the node's ledger is an older copy. The controller, which has seen more,
+// has no number handed out by it and says why; once the newest one is back,
+// work goes on by itself.
+func TestOlderLedgerUnderAController(t *testing.T) {
+	s := kit.NewSite(t, controllertest.Options{})
+	controller := s.Serve()
+	finished(t, s, s.Submit("one"), "one")
+	s.AwaitReleased()
+	ledger, aside, backup := filepath.Join(s.Lab.StateDir(), "ledger"), filepath.Join(s.Lab.StateDir(), "newest"), filepath.Join(t.TempDir(), "backup")
+	s.Lab.Command("ledger", "backup", backup)
+	finished(t, s, s.Submit("two"), "two")
+	s.AwaitReleased()
+
+	s.Lab.Kill()
+	if err := os.Rename(ledger, aside); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(ledger, os.DirFS(backup)); err != nil {
+		t.Fatal(err)
+	}
+	s.Lab.Start()
+	id := s.Submit("three")
+	s.Eventually("the controller says why it takes nothing", func() (bool, error) {
+		return strings.Contains(controller.Log(), "ledger is behind what was seen"), nil
+	})
+	host, err := s.Lab.Operator().Host(t.Context())
+	if err != nil || host.Frontiers.Accepted != 1 || s.Executions() != 2 {
+		t.Fatalf("accepted %d, %d executions, %v", host.Frontiers.Accepted, s.Executions(), err)
+	}
+
+	s.Lab.Kill()
+	if err := os.RemoveAll(ledger); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(aside, ledger); err != nil {
+		t.Fatal(err)
+	}
+	s.Lab.Start()
+	finished(t, s, id, "three")
+	if n := s.Executions(); n != 3 {
+		t.Errorf("%d executions, want 3", n)
+	}
+	if host := s.AwaitReleased(); host.Frontiers.Accepted != 3 {
+		t.Errorf("%d numbers were used, want 3", host.Frontiers.Accepted)
+	}
+}

@@ -52,7 +52,7 @@ func ledgerCommand(load loader) *cobra.Command {
 
 func exportCommand(load loader) *cobra.Command {
 	return &cobra.Command{
-		Use: "export", Short: "Write every receipt of the ledger to standard output; the agent may run", Args: exactly(0),
+		Use: "export", Short: "Write the ledger's receipts since the last release to standard output; the agent may run", Args: exactly(0),
 		Long: "Verifies the ledger and writes its receipts to standard output, one exact leaf a line, as\n" +
 			"agentctl receipts --raw does: for a node whose agent does not start, or for an archive.",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {

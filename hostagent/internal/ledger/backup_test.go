@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// A backup is a ledger of its own that ends where the other one did; damage is
-// never copied.
+// A backup is a ledger of its own that ends where the other one did, an export
+// is its records; damage is never copied.
 func TestBackup(t *testing.T) {
 	base := t.TempDir()
 	dir, dst := filepath.Join(base, "ledger"), filepath.Join(base, "backup")
@@ -85,6 +85,18 @@ func TestBackup(t *testing.T) {
 	if err := errors.Join(b.Close(), original.Close()); err != nil {
 		t.Fatal(err)
 	}
+	var exported []string
+	r, err = Export(dir, o, func(e Entry) error {
+		exported = append(exported, string(e.Payload))
+		return nil
+	})
+	if err != nil || r.Generation != testGeneration || !slices.Equal(exported, whole) {
+		t.Fatalf("exported %d of %d records, %+v, %v", len(exported), len(whole), r, err)
+	}
+	enough := errors.New("enough")
+	if _, err := Export(dir, o, func(Entry) error { return enough }); !errors.Is(err, enough) {
+		t.Fatalf("an export that was ended: %v", err)
+	}
 	name := filepath.Join(dir, segmentName(1))
 	raw, err := os.ReadFile(name)
 	if err != nil {
@@ -100,6 +112,13 @@ func TestBackup(t *testing.T) {
 	}
 	if _, err := os.Stat(dst + "2"); !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal("a backup of a damaged ledger exists")
+	}
+	_, err = Export(dir, o, func(Entry) error {
+		t.Error("a record of a damaged ledger was given")
+		return nil
+	})
+	if _, ok := errors.AsType[*DamageError](err); !ok {
+		t.Fatalf("exported damage: %v", err)
 	}
 }
 
