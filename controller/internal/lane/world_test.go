@@ -57,8 +57,9 @@ type world struct {
 	allocations map[protocol.Number]*protocol.Allocation
 	refusals    []protocol.Code // of the next allocations
 	stuck       bool
-	lost        int  // consumptions whose answer is lost
-	killed      bool // the kernel kills when the worker ends or answers
+	lost        int             // consumptions whose answer is lost
+	killed      bool            // the kernel kills when the worker ends or answers
+	killedOnly  protocol.Number // that allocation alone; 0: every one
 
 	// The worker.
 	handler http.HandlerFunc
@@ -358,7 +359,7 @@ func (w *world) exits(a *protocol.Allocation) {
 }
 
 func (w *world) judgeOOM(a *protocol.Allocation) {
-	if w.killed {
+	if w.killed && (w.killedOnly == 0 || w.killedOnly == a.Number) {
 		scope := protocol.ScopeContainer
 		a.OOM = &protocol.OOM{Verdict: protocol.VerdictKilled, Scope: &scope}
 	}
