@@ -113,7 +113,11 @@ func (a *app) showAttempt(ctx context.Context, c *operator.Client, key string) e
 		f.Add("waits for", w.Step)
 		f.Add("because", w.Reason)
 		f.Add("since", words.Time(w.Since))
-		f.Add("tries again", words.Time(w.Until))
+		again := "when told to, not by itself"
+		if w.Until != 0 {
+			again = words.Time(w.Until)
+		}
+		f.Add("tries again", again)
 		for _, o := range w.Offers {
 			f.Add(o.Action+" loses", o.Lost)
 		}

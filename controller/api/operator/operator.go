@@ -70,7 +70,7 @@ type Waiting struct {
 	Step   string             `json:"step"`
 	Reason string             `json:"reason"`
 	Since  protocol.Timestamp `json:"since"`
-	Until  protocol.Timestamp `json:"until"` // when it tries again by itself
+	Until  protocol.Timestamp `json:"until"` // when it tries again by itself; 0 for never
 	Offers []Offer            `json:"offers"`
 }
 

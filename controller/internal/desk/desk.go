@@ -38,7 +38,7 @@ type Waiting struct {
 	Step   string
 	Reason string // our own words, no secret
 	Since  protocol.Timestamp
-	Until  protocol.Timestamp // when the step is taken up again by itself
+	Until  protocol.Timestamp // when the step is taken up again by itself; 0 for never
 	Offers []Offer
 }
 

@@ -27,6 +27,7 @@ import (
 	"github.com/quittance/quittance/controller/internal/journal"
 	"github.com/quittance/quittance/controller/internal/observer"
 	"github.com/quittance/quittance/controller/internal/offering"
+	"github.com/quittance/quittance/controller/internal/provider"
 	"github.com/quittance/quittance/controller/internal/publisher"
 	"github.com/quittance/quittance/controller/internal/recovery"
 	"github.com/quittance/quittance/controller/internal/retirement"
@@ -345,30 +346,66 @@ func (l *Lane) step(ctx context.Context, j *journal.Attempt, known recovery.Case
 }
 
 // pause waits before a failed step is taken up again, or until an operator
-// decides, which the caller settles. It returns an error when the lane must end:
-// the store has failed, or what is not settled stays.
+// decides, which the caller settles. A step that the service refused in a way
+// that permits no repeat is not taken up again by itself. It returns an error
+// when the lane must end: the store has failed, or what is not settled stays.
 func (l *Lane) pause(c Contexts, j *journal.Attempt, step string, failed int, err error) (*desk.Request, error) {
 	if fatal(err) {
 		return nil, err
 	}
-	wait := l.Pace.Ceiling(failed)
-	if c.Final.Err() == nil {
-		l.Log.Warn("lane is held", "lane", l.Number, "attempt", j.Key(), "state", j.Record().State(), "step", step, "wait", wait, "error", err)
+	now, wait := time.Now(), l.Pace.Ceiling(failed)
+	again, until := time.After(wait), protocol.TimestampOf(now.Add(wait))
+	notice := []any{"lane", l.Number, "attempt", j.Key(), "state", j.Record().State(), "step", step, "error", err}
+	held := permitsNoRepeat(err)
+	if held {
+		again, until = nil, 0
+	}
+	switch {
+	case c.Final.Err() != nil:
+	case held:
+		l.Log.Error("lane is held: nothing is sent again before the cause is mended and `agentctl attempts resume` or a restart", notice...)
+	default:
+		l.Log.Warn("lane is held", append(notice, "wait", wait)...)
+	}
+	var stopped <-chan struct{} // nothing runs yet; a restart replays START
+	if step == "start" {
+		stopped = c.Work.Done()
 	}
 	if step == "start" && c.Work.Err() != nil {
-		return nil, errors.Join(context.Cause(c.Work), err) // nothing runs; a restart replays START
+		return nil, errors.Join(context.Cause(c.Work), err)
 	}
-	now := time.Now()
 	place := l.Desk.Wait(j.Key(), desk.Waiting{
-		Step: step, Reason: err.Error(), Since: protocol.TimestampOf(now), Until: protocol.TimestampOf(now.Add(wait)), Offers: offers(err),
+		Step: step, Reason: err.Error(), Since: protocol.TimestampOf(now), Until: until, Offers: offers(err),
 	})
 	defer place.Leave()
 	select {
 	case <-c.Final.Done():
 		return nil, errors.Join(context.Cause(c.Final), err)
-	case <-time.After(wait):
+	case <-stopped:
+		return nil, errors.Join(context.Cause(c.Work), err)
+	case <-again:
 		return nil, nil
 	case asked := <-place.Decisions():
 		return &asked, nil
 	}
+}
+
+// permitsNoRepeat reports whether the step ended with an answer after which the
+// same request is never sent again by itself: the peer is not the service, it
+// does not accept who we are, or it answers what nobody asked. A missing hello
+// is mended by the next one.
+func permitsNoRepeat(err error) bool {
+	end, ok := errors.AsType[*retry.Error](err)
+	if !ok || end.Cause != retry.CauseFinal {
+		return false
+	}
+	f, ok := errors.AsType[*provider.Failure](end.Latest)
+	if !ok || f.Repeat || f.Code == api.CodeHelloRequired {
+		return false
+	}
+	switch f.Class {
+	case provider.ClassRefused, provider.ClassTLS, provider.ClassTopology, provider.ClassMalformed, provider.ClassMismatch:
+		return true
+	}
+	return false
 }

@@ -2,13 +2,16 @@ package lane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/controller/internal/attempt"
 	"github.com/quittance/quittance/controller/internal/breaker"
+	"github.com/quittance/quittance/controller/internal/desk"
 	"github.com/quittance/quittance/controller/internal/provider"
 	"github.com/quittance/quittance/protocol"
 )
@@ -17,7 +20,8 @@ import (
 // repetition mends.
 type refusedStart struct {
 	*world
-	sent int
+	sent    int
+	failure *provider.Failure // nil: the START succeeds
 }
 
 func (r *refusedStart) Start(_ context.Context, _ []byte, beforeSend func(time.Time) error) (api.Admission, attempt.Reply, error) {
@@ -25,7 +29,10 @@ func (r *refusedStart) Start(_ context.Context, _ []byte, beforeSend func(time.T
 		return api.Admission{}, attempt.Reply{}, err
 	}
 	r.sent++
-	return api.Admission{}, attempt.Reply{}, &provider.Failure{Class: provider.ClassUnreachable, Disposition: protocol.Refused}
+	if r.failure == nil {
+		return api.Admission{Attempt: reference, State: api.AttemptInProgress}, attempt.Reply{Status: 201}, nil
+	}
+	return api.Admission{}, attempt.Reply{}, r.failure
 }
 
 // A START that fails for good is taken up again ever more slowly, up to the
@@ -34,7 +41,8 @@ func TestStartFailureSlowsDown(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		work, end := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer end()
-		api, l := &refusedStart{world: w}, w.lane(offer())
+		unreachable := &provider.Failure{Class: provider.ClassUnreachable, Disposition: protocol.Refused}
+		api, l := &refusedStart{world: w, failure: unreachable}, w.lane(offer())
 		l.Starter.API = api
 		if _, err := l.attempt(Contexts{Take: work, Work: work, Final: t.Context()}, w.selection(offer())); err == nil {
 			t.Fatal("the attempt went on")
@@ -44,6 +52,94 @@ func TestStartFailureSlowsDown(t *testing.T) {
 			t.Fatalf("START was sent %d times in ten minutes", api.sent)
 		}
 	})
+}
+
+// noRepeat are the failures after which nothing is sent again by itself.
+var noRepeat = map[string]*provider.Failure{
+	"unknown key":      {Class: provider.ClassRefused, Disposition: protocol.Refused, Status: 401, Code: api.CodeUnknownKey},
+	"key conflict":     {Class: provider.ClassRefused, Disposition: protocol.Refused, Status: 409, Code: api.CodeKeyConflict},
+	"TLS":              {Class: provider.ClassTLS, Disposition: protocol.Refused},
+	"another topology": {Class: provider.ClassTopology, Disposition: protocol.Unknown, Status: 200},
+	"malformed":        {Class: provider.ClassMalformed, Disposition: protocol.Unknown, Status: 201},
+	"mismatch":         {Class: provider.ClassMismatch, Disposition: protocol.Unknown, Status: 201},
+}
+
+// A START whose failure permits no repeat is sent once; an operator who mended
+// the cause resumes it, and until then a shutdown waits for nothing.
+func TestStartThatPermitsNoRepeatIsHeld(t *testing.T) {
+	for name, failure := range noRepeat {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				api, l := &refusedStart{world: w, failure: failure}, w.lane(offer())
+				l.Starter.API, l.Desk = api, &desk.Desk{}
+				done := make(chan error, 1)
+				go func() {
+					_, err := l.attempt(always(t), w.selection(offer()))
+					done <- err
+				}()
+				time.Sleep(24 * time.Hour) // of the bubble's clock
+				synctest.Wait()
+				key := w.records.Active()[0].Key
+				if waiting, ok := l.Desk.Waiting(key); api.sent != 1 || !ok || waiting.Step != "start" || waiting.Until != 0 || len(waiting.Offers) != 1 {
+					t.Fatalf("START was sent %d times; %v %+v", api.sent, ok, waiting)
+				}
+				api.failure = nil
+				if err := l.Desk.Decide(t.Context(), key, desk.Decision{Action: desk.Resume}); err != nil {
+					t.Fatal(err)
+				}
+				if err := <-done; err != nil || api.sent != 2 || stateOf(w) != attempt.StateTerminalConfirmed {
+					t.Fatalf("%v; START was sent %d times, record is %s", err, api.sent, stateOf(w))
+				}
+			})
+		})
+	}
+}
+
+// A shutdown does not wait for a held START: a restart replays it.
+func TestHeldStartEndsWithTheWork(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		work, stop := context.WithTimeout(t.Context(), time.Hour)
+		defer stop()
+		began := time.Now()
+		api, l := &refusedStart{world: w, failure: noRepeat["unknown key"]}, w.lane(offer())
+		l.Starter.API = api
+		if _, err := l.attempt(Contexts{Take: work, Work: work, Final: t.Context()}, w.selection(offer())); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		if time.Since(began) != time.Hour || api.sent != 1 || stateOf(w) != attempt.StateStartPending || w.claims.Len() != 0 {
+			t.Fatalf("ended after %s and %d sends, record is %s", time.Since(began), api.sent, stateOf(w))
+		}
+	})
+}
+
+// An outcome whose failure permits no repeat and that is no answer to the
+// outcome itself is kept and not sent again before an operator resumes it.
+func TestOutcomeThatPermitsNoRepeatIsHeld(t *testing.T) {
+	for name, failure := range noRepeat {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				w.terminal = []*provider.Failure{failure}
+				l := w.lane(offer())
+				l.Desk = &desk.Desk{}
+				done := make(chan error, 1)
+				go func() {
+					_, err := l.attempt(always(t), w.selection(offer()))
+					done <- err
+				}()
+				time.Sleep(24 * time.Hour) // of the bubble's clock
+				synctest.Wait()
+				if w.count("complete") != 1 || stateOf(w) != attempt.StateTerminalPending {
+					t.Fatalf("COMPLETE was sent %d times, record is %s", w.count("complete"), stateOf(w))
+				}
+				if err := l.Desk.Decide(t.Context(), w.records.Active()[0].Key, desk.Decision{Action: desk.Resume}); err != nil {
+					t.Fatal(err)
+				}
+				if err := <-done; err != nil || w.count("complete") != 2 || stateOf(w) != attempt.StateTerminalConfirmed {
+					t.Fatalf("%v; COMPLETE was sent %d times, record is %s", err, w.count("complete"), stateOf(w))
+				}
+			})
+		})
+	}
 }
 
 // once gives out one selection again and again, and counts.
