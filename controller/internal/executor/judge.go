@@ -147,13 +147,26 @@ func (r *run) learnEnd(e attempt.Execution, f *outcome.Failure) (settled bool, e
 }
 
 // afterSuccess takes one fresh reading of the counters; a kill inside the
-// allocation is a failure where the offering says so (FR-31).
+// allocation is a failure where the offering says so (FR-31). Where the
+// offering says so and nothing can be read of the running worker, its end says
+// it: the worker has answered and is needed no longer. What is still unknown
+// then is not a kill (I22).
 func (r *run) afterSuccess() *outcome.Failure {
 	ctx, cancel := context.WithTimeout(r.Observer.Context(), r.StopWait)
-	defer cancel()
 	a, err := r.Host.Wait(ctx, r.number, protocol.StateStarted)
+	cancel()
+	if r.Offering.FailOnOOM && (err != nil || !judged(a)) && r.Observer.Stopped() == nil {
+		r.Log.Warn("no fresh reading of the counters; the worker's end is awaited", "attempt", r.Journal.Key(), "allocation", r.number, "error", err)
+		if ended, endErr := r.endAnswered(); endErr == nil {
+			a, err = ended, nil
+		} else if err == nil {
+			r.Log.Warn("the worker's end is not known yet", "attempt", r.Journal.Key(), "allocation", r.number, "error", endErr)
+		} else {
+			err = errors.Join(err, endErr)
+		}
+	}
 	if err != nil {
-		r.Log.Warn("no fresh reading of the counters", "attempt", r.Journal.Key(), "allocation", r.number, "error", err)
+		r.Log.Warn("whether the kernel killed for memory is not known", "attempt", r.Journal.Key(), "allocation", r.number, "error", err)
 		// What was read before the work says nothing of it (I22).
 		if a, known := r.facts[r.number]; known && a.OOM != nil && a.OOM.Verdict == protocol.VerdictNotKilled {
 			oom := *a.OOM
@@ -168,6 +181,27 @@ func (r *run) afterSuccess() *outcome.Failure {
 		return &outcome.Failure{Code: api.FailWorkerOOM, Detail: oomDetail(a), Entered: true}
 	}
 	return nil
+}
+
+// judged reports whether the host's facts say if the kernel killed for memory.
+func judged(a protocol.Allocation) bool {
+	return a.OOM != nil && a.OOM.Verdict != protocol.VerdictUnknown
+}
+
+// endAnswered retires a worker that has answered and waits, bounded, for its
+// end.
+func (r *run) endAnswered() (protocol.Allocation, error) {
+	executions := attempt.ExecutionsOf(r.Journal.Record())
+	if len(executions) == 0 {
+		return protocol.Allocation{}, errors.New("executor: the record names no allocation")
+	}
+	last := executions[len(executions)-1]
+	ctx, cancel := context.WithTimeout(r.Observer.Context(), r.StopWait)
+	defer cancel()
+	if err := r.Host.Retire(ctx, last.Generation, last.Number, r.Journal.Key(), "the worker has answered"); err != nil {
+		return protocol.Allocation{}, err
+	}
+	return r.Host.Wait(ctx, last.Number, protocol.StateExited)
 }
 
 func oomDetail(a protocol.Allocation) string {

@@ -98,6 +98,47 @@ func TestKilledChildMayBeAllowed(t *testing.T) {
 	})
 }
 
+// FR-31, I22: where nothing can be read of the running worker's counters, its
+// end says whether the kernel killed; what is unknown even then is not a kill.
+func TestCountersThatCannotBeReadAreAwaited(t *testing.T) {
+	for name, row := range map[string]struct {
+		unread         reading
+		killed, judges bool
+		want           string
+	}{
+		"silent, killed":                    {silent, true, true, "fail"},
+		"silent, not killed":                {silent, false, true, "complete"},
+		"blind, killed":                     {blind, true, true, "fail"},
+		"blind, not killed":                 {blind, false, true, "complete"},
+		"never known":                       {never, true, true, "complete"},
+		"silent, and the offering minds no": {silent, true, false, "complete"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				o := offer()
+				o.FailOnOOM, w.unread, w.killed = row.judges, row.unread, row.killed
+				began := time.Now()
+				if r, ok := w.run(o, always(t)).(attempt.TerminalConfirmed); !ok || w.committed != row.want {
+					t.Fatalf("committed %q, want %q; record is %T", w.committed, row.want, r)
+				}
+				if row.want == "fail" && (w.failure().Code != api.FailWorkerOOM || !w.failure().Entered) {
+					t.Fatalf("%+v", w.failure())
+				}
+				if time.Since(began) > 5*time.Minute {
+					t.Fatalf("the outcome waited %s", time.Since(began))
+				}
+				retired := 1 // after the outcome
+				if row.judges {
+					retired = 2 // and before it, the same request
+				}
+				if w.count("retire 1") != retired {
+					t.Fatalf("events %q", w.events)
+				}
+			})
+		})
+	}
+}
+
 // pure is an offering that allows a replacement execution.
 func pure(onOOM string) *offering.Offering {
 	o := offer()

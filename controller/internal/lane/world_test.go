@@ -60,11 +60,22 @@ type world struct {
 	lost        int             // consumptions whose answer is lost
 	killed      bool            // the kernel kills when the worker ends or answers
 	killedOnly  protocol.Number // that allocation alone; 0: every one
+	unread      reading
 
 	// The worker.
 	handler http.HandlerFunc
 	conns   sync.WaitGroup
 }
+
+// reading is what the host says of the counters of a running worker.
+type reading string
+
+const (
+	readable reading = ""
+	silent   reading = "silent" // it is not answered
+	blind    reading = "blind"  // it is answered without them
+	never    reading = "never"  // as blind, and they cannot be read at the end either
+)
 
 func (w *world) note(format string, args ...any) {
 	w.mu.Lock()
@@ -359,6 +370,10 @@ func (w *world) exits(a *protocol.Allocation) {
 }
 
 func (w *world) judgeOOM(a *protocol.Allocation) {
+	if w.unread == never {
+		a.OOM = &protocol.OOM{Verdict: protocol.VerdictUnknown}
+		return
+	}
 	if w.killed && (w.killedOnly == 0 || w.killedOnly == a.Number) {
 		scope := protocol.ScopeContainer
 		a.OOM = &protocol.OOM{Verdict: protocol.VerdictKilled, Scope: &scope}
@@ -370,9 +385,14 @@ func (w *world) Wait(ctx context.Context, n protocol.Number, until protocol.Stat
 		w.mu.Lock()
 		a := w.allocations[n]
 		w.judgeOOM(a)
-		if host.Reached(*a, until) || a.Stuck != nil {
+		running := a.State == protocol.StateStarted && slices.Contains(w.events, "executed")
+		if (host.Reached(*a, until) || a.Stuck != nil) && (w.unread != silent || !running) {
 			defer w.mu.Unlock()
-			return *a, nil
+			seen := *a
+			if w.unread == blind && running {
+				seen.OOM = nil
+			}
+			return seen, nil
 		}
 		w.mu.Unlock()
 		select {
