@@ -56,12 +56,12 @@ func openWork(ctx context.Context, c Config, mode Mode, f *face, o Options) (*wo
 	if err != nil {
 		return nil, err
 	}
-	if err := prepareInputs(c.UploadsDir()); err != nil {
-		return nil, err
-	}
 	records, err := openStore(storeConfig(c, client.Origin()), o.Logger)
 	if err != nil {
 		return nil, err
+	}
+	if err := prepareInputs(c.UploadsDir(), records); err != nil {
+		return nil, errors.Join(err, records.Close())
 	}
 	agent := host.New(host.Dial(c.Host.Socket, records.ID()), seenStore{records}, host.Options{Owner: records.ID(), Log: o.Logger.Named("host")})
 	decisions := &desk.Desk{}
@@ -145,11 +145,17 @@ func ProviderLine(c Config) (string, error) {
 	return signing.AuthorizedLine(c.Provider.ID, public)
 }
 
-func prepareInputs(dir string) error {
+// prepareInputs makes the folder of inputs and removes what an earlier process
+// left there, except of attempts whose allocations are not settled yet: their
+// lane removes it once they are.
+func prepareInputs(dir string, records *store.Store) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("inputs: %w", err)
 	}
-	if err := executor.Sweep(dir); err != nil {
+	if err := executor.Sweep(dir, func(key string) bool {
+		e, known := records.Get(key)
+		return known && !attempt.HostSettled(e.Record)
+	}); err != nil {
 		return fmt.Errorf("inputs: %w", err)
 	}
 	return nil

@@ -177,9 +177,10 @@ func (r *run) privateDir() (string, error) {
 }
 
 // Sweep removes what attempts of an earlier process left in InputsDir: the
-// directories of attempts with the files of uploads in them. Anything else is
+// directories of attempts with the files of uploads in them, except of those
+// attempts that keep names, whose allocations may still run. Anything else is
 // left alone and named in the error.
-func Sweep(dir string) error {
+func Sweep(dir string, keep func(key string) bool) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
@@ -187,25 +188,41 @@ func Sweep(dir string) error {
 	var problems []error
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		if !e.IsDir() || protocol.CheckPurpose(e.Name()) != nil {
+		switch {
+		case !e.IsDir() || protocol.CheckPurpose(e.Name()) != nil:
 			problems = append(problems, fmt.Errorf("%s: is not a directory of an attempt; remove it by hand", path))
-			continue
+		case !keep(e.Name()):
+			problems = append(problems, removeFiles(path))
 		}
-		files, err := os.ReadDir(path)
-		if err != nil {
-			problems = append(problems, err)
-			continue
-		}
-		for _, f := range files {
-			if !f.Type().IsRegular() || !api.ValidUploadID(f.Name()) {
-				problems = append(problems, fmt.Errorf("%s: is not the file of an upload; remove it by hand", filepath.Join(path, f.Name())))
-				continue
-			}
-			problems = append(problems, os.Remove(filepath.Join(path, f.Name())))
-		}
-		problems = append(problems, os.Remove(path))
 	}
 	return errors.Join(problems...)
+}
+
+// Discard removes what an earlier process left in dir of one attempt: call it
+// once the attempt's allocations are settled. Nothing left is no error.
+func Discard(dir, key string) error {
+	err := removeFiles(filepath.Join(dir, key))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// removeFiles removes an attempt's directory with the files of uploads in it.
+func removeFiles(path string) error {
+	files, err := os.ReadDir(path)
+	if err != nil {
+		return err
+	}
+	var problems []error
+	for _, f := range files {
+		if !f.Type().IsRegular() || !api.ValidUploadID(f.Name()) {
+			problems = append(problems, fmt.Errorf("%s: is not the file of an upload; remove it by hand", filepath.Join(path, f.Name())))
+			continue
+		}
+		problems = append(problems, os.Remove(filepath.Join(path, f.Name())))
+	}
+	return errors.Join(append(problems, os.Remove(path))...)
 }
 
 func mebibytes(n int64) string { return strconv.FormatFloat(float64(n)/(1<<20), 'f', 1, 64) + " MiB" }

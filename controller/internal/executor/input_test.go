@@ -170,11 +170,11 @@ func TestInputOfTheJob(t *testing.T) {
 }
 
 // What an earlier process left is removed by name; anything else is named and
-// left alone.
+// left alone, and so is what an allocation may still use.
 func TestSweep(t *testing.T) {
 	dir := t.TempDir()
 	upload := "up-" + strings.Repeat("0", 32)
-	for path, text := range map[string]string{"att.a/" + upload: "x", "att.b/" + upload: "x", "att.b/other": "x", "stray": "x"} {
+	for path, text := range map[string]string{"att.a/" + upload: "x", "att.c/" + upload: "x", "att.b/" + upload: "x", "att.b/other": "x", "stray": "x"} {
 		path = filepath.Join(dir, path)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			t.Fatal(err)
@@ -186,19 +186,27 @@ func TestSweep(t *testing.T) {
 	if err := os.Symlink("/etc", filepath.Join(dir, "att.b", "up-"+strings.Repeat("1", 32))); err != nil {
 		t.Fatal(err)
 	}
-	err := Sweep(dir)
+	err := Sweep(dir, func(key string) bool { return key == "att.c" })
 	for _, name := range []string{"stray", "att.b/other", "att.b/up-1111"} {
 		if err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s is not named: %v", name, err)
 		}
 	}
-	for path, want := range map[string]bool{"att.a": false, "att.b/" + upload: false, "att.b/other": true, "stray": true} {
+	for path, want := range map[string]bool{"att.a": false, "att.c/" + upload: true, "att.b/" + upload: false, "att.b/other": true, "stray": true} {
 		if _, err := os.Lstat(filepath.Join(dir, path)); (err == nil) != want {
 			t.Errorf("%s: exists %v, want %v", path, err == nil, want)
 		}
 	}
 	clean := t.TempDir()
-	if err := Sweep(clean); err != nil {
+	if err := Sweep(clean, nil); err != nil {
 		t.Fatal(err)
+	}
+	for range 2 { // the second time nothing is left
+		if err := Discard(dir, "att.c"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(dir, "att.c")); err == nil {
+		t.Error("att.c is left")
 	}
 }

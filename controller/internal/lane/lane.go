@@ -130,7 +130,11 @@ var errNotBegun = errors.New("the attempt was not begun")
 func (l *Lane) recover(c Contexts, recovered []*journal.Attempt) error {
 	results := make(chan error, len(recovered))
 	for _, j := range recovered {
-		go func() { results <- l.finish(c, j, recovery.Case{}) }()
+		go func() {
+			err := l.finish(c, j, recovery.Case{})
+			l.discard(j, func() error { return executor.Discard(l.Executor.InputsDir, j.Key()) })
+			results <- err
+		}()
 	}
 	var all []error
 	for range recovered {
@@ -210,10 +214,19 @@ func (l *Lane) attempt(c Contexts, s Selection) (breaker.End, error) {
 	}
 	end := worker(result)
 	err = l.finish(c, j, known)
-	if discardErr := result.Discard(); discardErr != nil {
-		l.Log.Warn("an attempt's private files were not removed", "attempt", j.Key(), "error", discardErr)
-	}
+	l.discard(j, result.Discard)
 	return end, err
+}
+
+// discard removes an attempt's private files where its allocations are settled;
+// what a worker may still use is left to the next start.
+func (l *Lane) discard(j *journal.Attempt, remove func() error) {
+	if !attempt.HostSettled(j.Record()) {
+		return
+	}
+	if err := remove(); err != nil {
+		l.Log.Warn("an attempt's private files were not removed", "attempt", j.Key(), "error", err)
+	}
 }
 
 // execute runs the attempt and, where the offering allows it, its one
