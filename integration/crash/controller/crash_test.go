@@ -122,6 +122,32 @@ func TestKillBeforeReplacement(t *testing.T) {
 	audit(t, s, id, interrupted)
 }
 
+// I15: killed as soon as an attempt's end without any effect is durable: the
+// job was cancelled before its START was sent.
+func TestKillAfterEnded(t *testing.T) {
+	s := kit.NewSite(t, controllertest.Options{})
+	s.StartAPI()
+	begun := s.StartWork("QUITTANCE_FAILPOINT=record.start_pending:kill")
+	id := s.Submit("cancelled before its START")
+	begun.AwaitExit()
+	s.Cancel(id)
+	ended := s.StartWork("QUITTANCE_FAILPOINT=record.ended:kill")
+	ended.AwaitExit()
+	if !begun.Killed() || !ended.Killed() {
+		t.Fatalf("killed at start_pending %v, at ended %v:\n%s", begun.Killed(), ended.Killed(), ended.Log())
+	}
+	work := s.StartWork()
+	next := s.Submit("the next job")
+	audit(t, s, next, once)
+	if job := s.Job(id); job.State != api.JobCancelled || len(job.Attempts) != 0 {
+		t.Fatalf("job is %s with %d attempts, want cancelled with none", job.State, len(job.Attempts))
+	}
+	work.Stop()
+	if report := s.Command("store", "check"); strings.Contains(report, "active ") || strings.Contains(report, "damage") {
+		t.Fatalf("the store after the run:\n%s", report)
+	}
+}
+
 func audit(t *testing.T, s *controllertest.Site, id string, want end) {
 	t.Helper()
 	job := s.Await(id)
