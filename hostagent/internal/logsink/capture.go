@@ -68,17 +68,23 @@ func formatCapture(f *os.File, bytes int64) error {
 	return nil
 }
 
+// errDamaged means that a file is not as formatCapture leaves it. Captures are
+// not synced, so a power cut leaves them cut short or full of zeros.
+var errDamaged = errors.New("log sink: the file is no capture of ours, or not a whole one")
+
 // openCapture reads and checks the fixed part of the header.
 func openCapture(f *os.File) (*capture, error) {
 	var header [headerBytes]byte
-	if _, err := f.ReadAt(header[:], 0); err != nil {
+	if _, err := f.ReadAt(header[:], 0); errors.Is(err, io.EOF) {
+		return nil, errDamaged
+	} else if err != nil {
 		return nil, fmt.Errorf("log sink: header: %w", err)
 	}
 	head := int64(binary.BigEndian.Uint64(header[offsetHead:]))
 	tail := int64(binary.BigEndian.Uint64(header[offsetTail:]))
 	if string(header[:len(magic)]) != magic || head < 0 || tail < 0 ||
 		head > protocol.MaxLogCapture || tail > protocol.MaxLogCapture-head { // each alone first: their sum may overflow
-		return nil, errors.New("log sink: the file is no capture of ours")
+		return nil, errDamaged
 	}
 	return &capture{file: f, head: head, tail: tail}, nil
 }

@@ -129,7 +129,7 @@ const (
 	StatusNone     Status = "none"     // never begun, or no such capture
 	StatusRunning  Status = "running"  // holds its lock
 	StatusFinished Status = "finished" // saw the end of the output
-	StatusLost     Status = "lost"     // began, ended, and never saw the end
+	StatusLost     Status = "lost"     // began, ended, and never saw the end; or a power cut took the capture
 )
 
 // Receipt is what receipts say of a container whose task was created: ok while
@@ -157,6 +157,11 @@ func Inspect(dir string, nonce protocol.ID) (_ Status, err error) {
 		return "", err
 	}
 	c, err := openCapture(f)
+	if errors.Is(err, errDamaged) && !held {
+		// Nobody writes to it any more, and what it said is gone. An error here
+		// would hold up the retirement for ever.
+		return StatusLost, nil
+	}
 	if err != nil {
 		return "", err
 	}

@@ -241,6 +241,28 @@ func TestLost(t *testing.T) {
 	}
 }
 
+// What a power cut leaves of a capture is a lost sink, not an error that would
+// hold up the retirement for ever. Found by cutting a virtual machine's power.
+func TestCaptureAfterPowerCut(t *testing.T) {
+	for name, left := range map[string][]byte{
+		"empty": nil, "cut short": []byte(magic), "zeros": make([]byte, headerBytes+64), "only its magic": append([]byte("QLOGSNK1"), bytes.Repeat([]byte{0xff}, headerBytes)...),
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := prepared(t, 64)
+			if err := os.WriteFile(c.path(), left, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			status(t, c, StatusLost)
+			if got, err := AwaitEnd(t.Context(), c.Dir, c.Nonce); got != StatusLost || err != nil || got.Receipt() != protocol.LogSinkLost {
+				t.Errorf("await: %q, %v, want lost", got, err)
+			}
+			if removed, err := Remove(c.Dir, c.Nonce); removed != protocol.RemovedByUs || err != nil {
+				t.Errorf("remove: %q, %v", removed, err)
+			}
+		})
+	}
+}
+
 // A capture that cannot be written any more loses bytes, never the worker.
 func TestStorageFailureOnlyCounts(t *testing.T) {
 	c := prepared(t, 64)
