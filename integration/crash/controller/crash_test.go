@@ -4,6 +4,8 @@ package controller
 
 import (
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -145,6 +147,65 @@ func TestKillAfterEnded(t *testing.T) {
 	work.Stop()
 	if report := s.Command("store", "check"); strings.Contains(report, "active ") || strings.Contains(report, "damage") {
 		t.Fatalf("the store after the run:\n%s", report)
+	}
+}
+
+// I15, I28, I32: killed as soon as a refusal for good is durable. An operator
+// had put an older copy of the attempt store back, which failed the attempt; the
+// newer one then finds the opposite outcome, and waits for a person.
+func TestKillAfterTerminalHeld(t *testing.T) {
+	s := kit.NewSite(t, controllertest.Options{})
+	s.StartAPI()
+	pending := s.StartWork("QUITTANCE_FAILPOINT=record.terminal_pending:kill")
+	id := s.Submit("hold held")
+	s.Eventually("the worker has begun", func() (bool, error) { return s.Executions() == 1, nil })
+	attempts := filepath.Join(s.StateDir(), "attempts")
+	older, newer := attempts+".older", attempts+".newer"
+	copyTree(t, attempts, older)
+	s.OpenGate()
+	pending.AwaitExit()
+	move(t, attempts, newer)
+	move(t, older, attempts)
+	restored := s.StartWork("QUITTANCE_FAILPOINT=record.terminal_confirmed:kill")
+	restored.AwaitExit()
+	if job := s.Job(id); job.State != api.JobFailed || job.Failure == nil || job.Failure.Code != api.FailInterrupted || !job.Failure.Entered {
+		t.Fatalf("the older store made the job %s, failure %+v", job.State, job.Failure)
+	}
+	move(t, attempts, older)
+	move(t, newer, attempts)
+	held := s.StartWork("QUITTANCE_FAILPOINT=record.terminal_held:kill")
+	held.AwaitExit()
+	if !pending.Killed() || !restored.Killed() || !held.Killed() {
+		t.Fatalf("killed at terminal_pending %v, terminal_confirmed %v, terminal_held %v:\n%s", pending.Killed(), restored.Killed(), held.Killed(), held.Log())
+	}
+	records := s.Records()
+	if len(records) != 1 || records[0].State != "terminal_held" || records[0].Record.Reason != "opposite_outcome" || records[0].Record.Admission == nil {
+		t.Fatalf("records after the kill: %+v", records)
+	}
+	s.Command("store", "resolve", records[0].Record.Origin.Key, "--reference", records[0].Record.Admission.Reference, "--note", "an older store was put back")
+	work := s.StartWork()
+	if next := s.Await(s.Submit("the next job")); next.State != api.JobFinished || len(next.Attempts) != 1 || s.Executions() != 2 {
+		t.Fatalf("the next job is %s with %d attempts, %d executions in all", next.State, len(next.Attempts), s.Executions())
+	}
+	s.AwaitReleased()
+	work.Stop()
+	if report := s.Command("store", "check"); strings.Contains(report, "active ") || strings.Contains(report, "damage") {
+		t.Fatalf("the store after the run:\n%s", report)
+	}
+}
+
+// copyTree copies a folder with its owners, as an operator's backup does.
+func copyTree(t *testing.T, from, to string) {
+	t.Helper()
+	if out, err := exec.CommandContext(t.Context(), "cp", "-a", from, to).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+}
+
+func move(t *testing.T, from, to string) {
+	t.Helper()
+	if err := os.Rename(from, to); err != nil {
+		t.Fatal(err)
 	}
 }
 
