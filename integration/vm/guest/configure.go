@@ -55,8 +55,9 @@ func configure(ctx context.Context, t *task) (string, error) {
 			return "", err
 		}
 	}
-	// Root acts as a controller here too, beside the real one.
-	if err := appendTo(agentConfig, "\ncontroller_uids = [0, \"quittance-controller\"]\nmax_slots = 8\n"); err != nil {
+	// Root acts as a controller here too, beside the real one; the budget lets one
+	// profile have more than the machine has.
+	if err := appendTo(agentConfig, "\ncontroller_uids = [0, \"quittance-controller\"]\nmax_slots = 8\nmemory_budget = \"16GiB\"\n"); err != nil {
 		return "", err
 	}
 	for _, name := range []string{"langid.toml", "langid-result.schema.json"} {
