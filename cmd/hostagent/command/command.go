@@ -34,7 +34,8 @@ func version() string {
 }
 
 // Exit codes beside 0 (done) and 1 (failed: trying again may help). The unit
-// does not restart the agent after the two here.
+// does not restart the agent after exitUnmending. After exitUsage it does: Go
+// itself ends with 2 after a panic and after the watchdog's signal.
 const (
 	exitUsage     = 2  // the command line cannot be understood
 	exitUnmending = 78 // a restart cannot mend it: configuration, ledger, host key (EX_CONFIG)
