@@ -29,6 +29,9 @@ type Proxy struct {
 	sent   []Exchange          // everything that changes something, as the lanes sent it
 
 	weather *Weather // nil: calm
+
+	cut     bool // no request gets through
+	refused int  // requests that met the cut
 }
 
 // Exchange is one request of the lanes that the proxy saw.
@@ -81,6 +84,29 @@ func (p *Proxy) Lose(suffix string, n int) {
 	p.losses[suffix] = n
 }
 
+// Cut breaks every connection before the service hears of it, until it is undone.
+func (p *Proxy) Cut(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut = on
+}
+
+// Refused counts the requests that met a cut.
+func (p *Proxy) Refused() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.refused
+}
+
+func (p *Proxy) meetsCut() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cut {
+		p.refused++
+	}
+	return p.cut
+}
+
 // Bodies are the bodies of the requests whose path ended in suffix, in order.
 func (p *Proxy) Bodies(suffix string) [][]byte {
 	p.mu.Lock()
@@ -108,7 +134,7 @@ func (p *Proxy) lost(path string, body []byte) bool {
 // unchanged, or the signature would not fit.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
-	if err != nil {
+	if err != nil || p.meetsCut() {
 		panic(http.ErrAbortHandler)
 	}
 	status := 0

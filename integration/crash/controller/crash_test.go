@@ -11,6 +11,7 @@ import (
 
 	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/integration/controllertest"
+	"github.com/quittance/quittance/protocol"
 )
 
 var kit *controllertest.Kit
@@ -186,6 +187,47 @@ func TestKillAfterTerminalHeld(t *testing.T) {
 	work := s.StartWork()
 	if next := s.Await(s.Submit("the next job")); next.State != api.JobFinished || len(next.Attempts) != 1 || s.Executions() != 2 {
 		t.Fatalf("the next job is %s with %d attempts, %d executions in all", next.State, len(next.Attempts), s.Executions())
+	}
+	s.AwaitReleased()
+	work.Stop()
+	if report := s.Command("store", "check"); strings.Contains(report, "active ") || strings.Contains(report, "damage") {
+		t.Fatalf("the store after the run:\n%s", report)
+	}
+}
+
+// I15, I28: killed as soon as a suppressed outcome is durable. While the lanes
+// could not reach the service, an operator handed their identity over, which
+// failed the attempt; the answer that came meanwhile is kept and never sent.
+func TestKillAfterSuppressed(t *testing.T) {
+	s := kit.NewSite(t, controllertest.Options{Lossy: true})
+	s.StartAPI()
+	struck := s.StartWork("QUITTANCE_FAILPOINT=record.suppressed:kill")
+	id := s.Submit("hold suppressed")
+	s.AwaitExecutions(1)
+	provider := s.Job(id).Attempts[0].Provider
+	store := s.AwaitActive(protocol.StateStarted).Owner
+	s.Proxy.Lose("/complete", 0) // loses none: counts them
+	s.Proxy.Cut(true)
+	s.Command("provider", "handover", provider, string(protocol.NewID()))
+	s.OpenGate()
+	before := s.Proxy.Refused()
+	s.Eventually("the lanes look for the attempt in vain", func() (bool, error) { return s.Proxy.Refused() >= before+6, nil })
+	s.Proxy.Cut(false)
+	struck.AwaitExit()
+	if records := s.Records(); !struck.Killed() || len(records) != 1 || records[0].State != "suppressed" {
+		t.Fatalf("killed %v, records %+v:\n%s", struck.Killed(), records, struck.Log())
+	}
+	s.Command("provider", "handover", provider, string(store))
+	work := s.StartWork()
+	next := s.Submit("the next job")
+	if job := s.Await(next); job.State != api.JobFinished || s.Executions() != 2 {
+		t.Fatalf("the next job is %s, %d executions in all", job.State, s.Executions())
+	}
+	if job := s.Job(id); job.State != api.JobFailed || job.Failure == nil || job.Failure.Code != api.FailInterrupted || len(job.Attempts) != 1 {
+		t.Fatalf("the job is %s with %d attempts, failure %+v", job.State, len(job.Attempts), job.Failure)
+	}
+	if sent := s.Proxy.Bodies("/complete"); len(sent) != 1 {
+		t.Fatalf("%d results were sent, want only the next job's", len(sent))
 	}
 	s.AwaitReleased()
 	work.Stop()
