@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/quittance/quittance/hostagent/internal/core"
 	"github.com/quittance/quittance/hostagent/internal/ledger"
 	"github.com/quittance/quittance/protocol"
 	"github.com/quittance/quittance/protocol/tlog"
@@ -88,7 +89,20 @@ const bytesPerAllocation = 256 << 10
 const ballastBytes = 16 << 20
 
 func ledgerOptions(c Config) ledger.Options {
-	return ledger.Options{Reserve: c.MaxSlots * bytesPerAllocation, Ballast: ballastBytes, Marker: markerFile(c)}
+	return ledger.Options{
+		Segment: segmentSize(c), Reserve: c.MaxSlots * bytesPerAllocation, Ballast: ballastBytes, Marker: markerFile(c),
+	}
+}
+
+// segmentSize is that of a segment which takes the base of any release within
+// the bounds, so that history is released with the disk full too (I36). Bounds
+// beyond some 1,300 allocations need more than the largest segment: then a base
+// that does not fit waits for disk space.
+func segmentSize(c Config) int64 {
+	const block = 4096
+	need := (c.MaxSlots+c.MaxUnreleased)*core.BaseBytesPerAllocation + block
+	need = (need + block - 1) / block * block
+	return min(max(need, ledger.DefaultSegment), ledger.MaxSegment)
 }
 
 // The marker remembers that there was a ledger. It lies beside the state

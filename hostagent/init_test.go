@@ -107,3 +107,20 @@ func TestWorstCase(t *testing.T) {
 		t.Errorf("missing %v", want)
 	}
 }
+
+// I36: every base within ordinary bounds fits into one prepared segment; a
+// segment stays within what the ledger takes.
+func TestSegmentHoldsEveryBase(t *testing.T) {
+	for _, tc := range []struct{ slots, unreleased, want int64 }{
+		{1, 1, 4 << 20},
+		{16, 256, 272*48<<10 + 4096},
+		{16, 1000, 1016*48<<10 + 4096},
+		{64, 4096, 64 << 20},
+	} {
+		c := testConfig(t)
+		c.MaxSlots, c.MaxUnreleased = tc.slots, tc.unreleased
+		if got := ledgerOptions(c).Segment; got != tc.want || got%4096 != 0 {
+			t.Errorf("%d and %d: segment of %d bytes, want %d", tc.slots, tc.unreleased, got, tc.want)
+		}
+	}
+}
