@@ -22,8 +22,16 @@ if [ -d /run/systemd/system ]; then
 	systemctl daemon-reload
 	systemctl enable quittance-hostagent.socket quittance-hostagent.service quittance-workers.service
 	systemctl start quittance-workers.service quittance-hostagent.socket
-	# An upgrade restarts the agent under running workers; they do not notice.
-	systemctl restart quittance-hostagent.service
+	# An upgrade restarts the agent under running workers; they do not notice. An
+	# agent that does not start is the administrator's to look at: it is no reason
+	# to leave the package half installed.
+	if [ -e /var/lib/quittance/ledger ]; then
+		systemctl restart quittance-hostagent.service ||
+			echo "quittance-hostagent: the agent does not start. See: journalctl -u quittance-hostagent" >&2
+	else
+		echo "quittance-hostagent: this machine had a ledger, which is gone. Restore /var/lib/quittance," >&2
+		echo "or begin a new generation with: hostagent ledger abandon" >&2
+	fi
 elif [ ! -e /var/lib/quittance/ledger ]; then
 	# An image that is being built, or a machine without systemd: a key that is
 	# part of an image would be on every machine made from it.
