@@ -20,7 +20,25 @@ import (
 func (c *caller) running(n protocol.Number) protocol.Allocation {
 	c.t.Helper()
 	c.allocate(n, "echo")
-	return c.await(n, protocol.StateStarted)
+	a := c.await(n, protocol.StateStarted)
+	c.serves(n)
+	return a
+}
+
+// serves waits until the worker of n listens: a started process may still be
+// on its way to its signal handler.
+func (c *caller) serves(n protocol.Number) {
+	c.t.Helper()
+	c.lab.Eventually("the worker listens", func() (bool, error) {
+		conn, err := c.gen.Channel(c.t.Context(), n, "attempt-1")
+		if hostclient.IsCode(err, protocol.CodeNotConnectable) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		return true, conn.Close()
+	})
 }
 
 // copyLedger puts a backup in the place of the lab's ledger.

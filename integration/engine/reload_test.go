@@ -21,6 +21,7 @@ func TestReload(t *testing.T) {
 	old := c.request("echo")
 	first := c.allocate(1, "echo")
 	c.await(1, protocol.StateStarted)
+	c.serves(1)
 
 	lab.Profile("echo", agenttest.Profile{Args: []string{"exit", "9"}, Memory: "32MiB"})
 	lab.Profile("broken", agenttest.Profile{Args: []string{"serve"}, Memory: "lots"})
