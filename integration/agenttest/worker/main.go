@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -45,6 +46,10 @@ func main() {
 		go func() { fmt.Println("child ended:", child.Wait()) }()
 		endAtTerm()
 		serve()
+	case "thrash": // FILE: reads it again and again, however little fits into memory
+		endAtTerm()
+		go thrash(args[0])
+		serve()
 	case "get": // SOCKET PATH: prints status and body
 		get(args[0], args[1])
 	default:
@@ -74,10 +79,44 @@ func endAtTerm() {
 	}()
 }
 
-// serve answers /health with READY on the loopback and echoes every body.
+// serve answers on the loopback: /health with READY, /echo with the body, /hold
+// with the body once somebody posts to /finish, and /open with what opening the
+// file that the body names came to.
 func serve() {
 	fmt.Println("serving")
 	mux := http.NewServeMux()
+	finished := make(chan struct{})
+	finish := sync.OnceFunc(func() { close(finished) })
+	mux.HandleFunc("POST /hold", func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return
+		}
+		select {
+		case <-finished:
+		case <-r.Context().Done():
+			return
+		}
+		w.Header().Set("Content-Type", "text/plain")
+		if _, err := w.Write(body); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	})
+	mux.HandleFunc("POST /finish", func(http.ResponseWriter, *http.Request) { finish() })
+	mux.HandleFunc("POST /open", func(w http.ResponseWriter, r *http.Request) {
+		name, err := io.ReadAll(io.LimitReader(r.Body, 4<<10))
+		if err == nil {
+			err = opened(string(name))
+		}
+		text := "opened"
+		if err != nil {
+			text = err.Error()
+		}
+		if _, err := io.WriteString(w, text); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	})
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
 		if _, err := io.WriteString(w, `{"status":"READY"}`); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -89,6 +128,32 @@ func serve() {
 		}
 	})
 	fail(http.ListenAndServe("127.0.0.1:8080", mux))
+}
+
+// opened opens a file anew for reading and writing.
+func opened(name string) error {
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// thrash reads a file to its end again and again.
+func thrash(name string) {
+	block := make([]byte, 1<<16)
+	for {
+		f, err := os.Open(name)
+		if err != nil {
+			fail(err)
+		}
+		for err == nil {
+			_, err = f.Read(block)
+		}
+		if err := f.Close(); err != nil {
+			fail(err)
+		}
+	}
 }
 
 // eaten keeps the memory from being freed.
