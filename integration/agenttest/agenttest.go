@@ -325,6 +325,18 @@ func (l *Lab) Strike() error {
 	return nil
 }
 
+// Stall stops the agent's process for a time, as an overloaded machine does.
+func (l *Lab) Stall(d time.Duration) {
+	l.t.Helper()
+	if err := l.agent.Process.Signal(syscall.SIGSTOP); err != nil {
+		l.t.Fatal(err)
+	}
+	<-time.After(d) // how long is what is tested; nothing is waited for
+	if err := l.agent.Process.Signal(syscall.SIGCONT); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
 // Stop ends the agent as systemd would.
 func (l *Lab) Stop() { l.signal(syscall.SIGTERM) }
 
@@ -370,6 +382,18 @@ func (l *Lab) OpenFiles() int {
 		l.t.Fatal(err)
 	}
 	return len(entries)
+}
+
+// Goroutines ends the running agent with SIGQUIT, on which Go's runtime writes
+// every goroutine's stack, and counts them.
+func (l *Lab) Goroutines() int {
+	l.t.Helper()
+	l.signal(syscall.SIGQUIT)
+	_, dump, found := strings.Cut(l.log.String()[max(0, strings.LastIndex(l.log.String(), "SIGQUIT: quit")):], "SIGQUIT: quit")
+	if !found {
+		l.t.Fatalf("the agent wrote no stacks:\n%s", l.log)
+	}
+	return strings.Count(dump, "\ngoroutine ")
 }
 
 // RestartEngine starts the private engine again after its Stop or Kill.

@@ -3,7 +3,9 @@
 package engine_test
 
 import (
+	"flag"
 	"fmt"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -12,18 +14,32 @@ import (
 	"github.com/quittance/quittance/protocol"
 )
 
+// The long form is -many 2000; see the package comment.
+var (
+	many   = flag.Int("many", 60, "allocations in a row in TestManyAllocations")
+	atOnce = flag.Int("at-once", 50, "allocations at once in TestManyAllocations")
+)
+
 // Fifty allocations at once, and many in a row through one slot's worth of
-// history: nothing of them is left, mounts, snapshots and leases included, and
-// the agent holds no more than at the start.
+// history: nothing of them is left, mounts, snapshots, leases, cgroups and shims
+// included, and agent and engine hold no more than at the start: goroutines,
+// descriptors, memory.
 func TestManyAllocations(t *testing.T) {
-	const atOnce, inARow = 50, 60
-	lab := kit.NewLab(t, "--max-slots", "64", "--max-unreleased", "64", "--memory-budget", "4GiB", "--engine-create-timeout", "60s", "--engine-start-timeout", "60s")
+	lab := kit.NewLab(t, "--max-slots", fmt.Sprint(*atOnce+14), "--max-unreleased", fmt.Sprint(*atOnce+14), "--memory-budget", "4GiB",
+		"--engine-create-timeout", "60s", "--engine-start-timeout", "60s")
 	lab.Profile("echo", agenttest.Profile{Args: []string{"serve"}, Memory: "32MiB"})
 	lab.Start()
 	c := newCaller(t, lab)
 	c.witness()
 	release := func(up protocol.Number) {
 		t.Helper()
+		checkpoint, err := c.gen.Checkpoint(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.gen.Witness(t.Context(), protocol.WitnessRequest{Checkpoint: &checkpoint}); err != nil {
+			t.Fatal(err)
+		}
 		if _, err := c.gen.Release(t.Context(), protocol.ReleaseRequest{Frontier: up, Except: []protocol.Number{}}); err != nil {
 			t.Fatalf("release %d: %v", up, err)
 		}
@@ -36,10 +52,16 @@ func TestManyAllocations(t *testing.T) {
 	}
 	one(1) // whatever is opened once is open now
 	release(1)
-	files := lab.OpenFiles()
+	goroutines := lab.Goroutines()
+	lab.Start()
+	c.witness()
+	one(2)
+	release(2)
+	files, engineFiles, resident := lab.OpenFiles(), openFiles(t, lab.Engine.PID()), lab.ResidentBytes()
 
-	n := protocol.Number(1)
-	for range inARow {
+	began := time.Now()
+	n := protocol.Number(2)
+	for range *many {
 		n++
 		one(n)
 		if n%8 == 0 {
@@ -47,8 +69,9 @@ func TestManyAllocations(t *testing.T) {
 		}
 	}
 	release(n)
+	inARow := time.Since(began)
 	first := n + 1
-	for range atOnce {
+	for range *atOnce {
 		n++
 		c.allocate(n, "echo")
 	}
@@ -77,7 +100,29 @@ func TestManyAllocations(t *testing.T) {
 		t.Errorf("left on the machine: %v", left)
 	}
 	lab.Eventually("the agent's descriptors are as before", func() (bool, error) { return lab.OpenFiles() <= files+2, nil })
-	if host := hostOf(t, lab); host.Frontiers.Accepted != 1+inARow+atOnce || host.Frontiers.Released != host.Frontiers.Accepted || host.Slots.Used != 0 {
+	lab.Eventually("the engine's descriptors are as before", func() (bool, error) { return openFiles(t, lab.Engine.PID()) <= engineFiles+4, nil })
+	if host := hostOf(t, lab); host.Frontiers.Accepted != n || host.Frontiers.Released != n || host.Slots.Used != 0 || host.Slots.Unreleased != 0 {
 		t.Errorf("%+v %+v", host.Frontiers, host.Slots)
 	}
+	t.Logf("%d in a row within %s, %d at once; agent: %d and %d descriptors, %d and %d MiB resident; engine: %d and %d descriptors",
+		*many, inARow.Round(time.Second), *atOnce, files, lab.OpenFiles(), resident>>20, lab.ResidentBytes()>>20, engineFiles, openFiles(t, lab.Engine.PID()))
+	// What the collector has not given back after the burst is within this.
+	if after := lab.ResidentBytes(); after > resident+32<<20 {
+		t.Errorf("%d MiB resident, %d at the start", after>>20, resident>>20)
+	}
+	after := lab.Goroutines() // ends the agent
+	t.Logf("%d and %d goroutines", goroutines, after)
+	if after > goroutines+4 {
+		t.Errorf("%d goroutines, %d at the start: see the stacks in the log", after, goroutines)
+	}
+}
+
+// openFiles counts a process's descriptors.
+func openFiles(t *testing.T, pid int) int {
+	t.Helper()
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
 }

@@ -3,6 +3,7 @@
 package hostile
 
 import (
+	"flag"
 	"fmt"
 	"path/filepath"
 	"syscall"
@@ -158,10 +159,13 @@ func TestEveryCall(t *testing.T) {
 	c.settled()
 }
 
+// silence is longer than every deadline of the lab's agent but one; the long
+// form is -silence 1m.
+var silence = flag.Duration("silence", 12*time.Second, "for how long the engine is away in TestEngineStopped and TestEngineHangs")
+
 // outage runs lives while the engine is away, and shows what must hold: bounded
 // waits, refusals without a number, exits that are not lost, recovery by itself.
 func outage(t *testing.T, away, back func(lab *agenttest.Lab) error) {
-	const silence = 12 * time.Second // longer than every deadline of the lab's agent but one
 	lab := kit.NewLab(t)
 	lab.Profile("echo", agenttest.Profile{Args: []string{"serve"}, NoInit: true})
 	lab.Start()
@@ -207,7 +211,7 @@ func outage(t *testing.T, away, back func(lab *agenttest.Lab) error) {
 		}
 	}
 	refusals := 0
-	for time.Since(began) < silence {
+	for time.Since(began) < *silence {
 		asked := time.Now()
 		_, err := c.gen.Allocate(t.Context(), c.next, request)
 		if !hostclient.IsCode(err, protocol.CodeEngineUnavailable) && !hostclient.IsCode(err, protocol.CodeProfileUnavailable) {
