@@ -3,6 +3,7 @@ package protocol
 import (
 	"bytes"
 	"fmt"
+	"slices"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -195,10 +196,27 @@ type AcceptedBody struct {
 	CDIDigest     *Digest  `json:"cdi_digest"`
 }
 
-// Device is one leased CDI device.
+// Device is one name of one CDI device. A device that has several names is
+// listed once for each, with the same nodes; the first is the one injected.
 type Device struct {
 	Name  string   `json:"name"`  // fully qualified CDI name
-	Nodes []string `json:"nodes"` // the device nodes that it injects, its identity
+	Nodes []string `json:"nodes"` // the paths of its own device nodes, its identity
+}
+
+// CDIDigest is the cdi_digest of an acceptance whose devices are defined by
+// spec files with these digests: the file's where there is one, so that it can
+// be compared with sha256sum, else that of all of them in ascending order, each
+// once and on a line of its own.
+func CDIDigest(specs []Digest) Digest {
+	specs = slices.Compact(slices.Sorted(slices.Values(specs)))
+	if len(specs) == 1 {
+		return specs[0]
+	}
+	var lines []byte
+	for _, d := range specs {
+		lines = append(append(lines, d...), '\n')
+	}
+	return DigestOf(lines)
 }
 
 // Container identifies exactly one container of ours.
