@@ -16,6 +16,7 @@ import (
 	"github.com/quittance/quittance/hostagent/internal/cgroup"
 	"github.com/quittance/quittance/hostagent/internal/core"
 	"github.com/quittance/quittance/hostagent/internal/engine"
+	"github.com/quittance/quittance/hostagent/internal/failpoint"
 	"github.com/quittance/quittance/hostagent/internal/journal"
 	"github.com/quittance/quittance/hostagent/internal/logsink"
 	"github.com/quittance/quittance/hostagent/internal/process"
@@ -81,6 +82,7 @@ func Run(ctx context.Context, c Config, o Options) (err error) {
 	if err != nil {
 		return err
 	}
+	failpoint.Hit(failpoint.SocketBound)
 	return a.serve(ctx, func() error { return a.server.Serve(listener) }, o)
 }
 
@@ -124,6 +126,7 @@ func (a *agent) open(ctx context.Context, version string) error {
 	if a.journal, a.state, err = journal.Open(ledgerDir(a.cfg), options, a.signer); err != nil {
 		return err
 	}
+	failpoint.Hit(failpoint.LedgerOpened)
 	if a.engine, err = openEngine(ctx, a.cfg, a.log); err != nil {
 		return err
 	}

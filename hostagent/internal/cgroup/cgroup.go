@@ -27,6 +27,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/quittance/quittance/hostagent/internal/failpoint"
 	"github.com/quittance/quittance/profiles"
 	"github.com/quittance/quittance/protocol"
 	"golang.org/x/sys/unix"
@@ -250,6 +251,7 @@ func (m *Manager) Create(nonce protocol.ID, limits Limits) (*Group, error) {
 		if err := m.setLimits(h, leaf, limits, false); err != nil {
 			return nil, err
 		}
+		failpoint.Hit(failpoint.CgroupHalfMade)
 	}
 	inode, err := inodeOf(g.dir(m.memory))
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/quittance/quittance/hostagent/internal/failpoint"
 	"github.com/quittance/quittance/hostagent/internal/process"
 	"github.com/quittance/quittance/protocol"
 	"golang.org/x/sys/unix"
@@ -130,6 +131,7 @@ func (g *Group) Remove(ctx context.Context) (protocol.Removed, error) {
 				switch {
 				case err == nil:
 					outcome = protocol.RemovedByUs
+					failpoint.Hit(failpoint.CgroupHalfRemoved)
 				case errors.Is(err, fs.ErrNotExist):
 				case errors.Is(err, unix.EBUSY), errors.Is(err, unix.ENOTEMPTY):
 					busy = fmt.Errorf("%w: %s", ErrPopulated, dir)

@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
+	"github.com/quittance/quittance/hostagent/internal/failpoint"
 	"github.com/quittance/quittance/hostagent/internal/process"
 	"github.com/quittance/quittance/protocol"
 	"golang.org/x/sys/unix"
@@ -83,12 +84,14 @@ func (e *Engine) Create(ctx context.Context, r CreateRequest) (Created, error) {
 	case err != nil:
 		return Created{}, failed(op+": lease of", id, err)
 	}
+	failpoint.Hit(failpoint.LeaseMade)
 	leased := leases.WithLease(call, id)
 
 	record, err := e.createRecord(leased, id, r, labels, encoded)
 	if err != nil {
 		return Created{}, e.undoCreate(ctx, id, r.Nonce, err)
 	}
+	failpoint.Hit(failpoint.RecordMade)
 	container, ours := containerOf(record)
 	proc, err := e.createTask(leased, id, r)
 	if err == nil && (!ours || container.SpecDigest != digest) {
@@ -112,6 +115,7 @@ func (e *Engine) createRecord(ctx context.Context, id string, r CreateRequest, l
 		}
 		return containers.Container{}, failed("create: snapshot of", id, err)
 	}
+	failpoint.Hit(failpoint.SnapshotMade)
 	record, err := e.client.ContainerService().Create(ctx, containers.Container{
 		ID: id, Labels: labels, Image: r.Image.Reference,
 		Runtime: containers.RuntimeInfo{Name: e.o.Runtime},

@@ -8,6 +8,7 @@ import (
 	tasks "github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/errdefs"
+	"github.com/quittance/quittance/hostagent/internal/failpoint"
 	"github.com/quittance/quittance/protocol"
 )
 
@@ -91,12 +92,14 @@ func (e *Engine) DeleteContainer(ctx context.Context, c Identity) (Removal, erro
 			return Removal{}, failed(op+": record of", c.ID, err)
 		}
 	}
+	failpoint.Hit(failpoint.RecordRemoved)
 	switch err := e.client.SnapshotService(e.o.Snapshotter).Remove(call, c.ID); {
 	case err == nil:
 		out.Snapshot = protocol.RemovedByUs
 	case !errdefs.IsNotFound(err):
 		return Removal{}, failed(op+": snapshot of", c.ID, err)
 	}
+	failpoint.Hit(failpoint.SnapshotRemoved)
 	if err := e.client.LeasesService().Delete(call, leases.Lease{ID: c.ID}); err != nil && !errdefs.IsNotFound(err) {
 		return Removal{}, failed(op+": lease of", c.ID, err)
 	}

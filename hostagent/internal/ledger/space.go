@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/quittance/quittance/hostagent/internal/failpoint"
 )
 
 // plan foresees where queued groups will lie, so that an append that has no
@@ -179,6 +181,7 @@ func (l *Ledger) newSpare(ordinal uint64) (*segment, error) {
 	if err := l.newFile(l.path(ordinal), l.o.Segment); err != nil {
 		return nil, err
 	}
+	failpoint.Hit(failpoint.SpareMade)
 	return l.open(ordinal)
 }
 

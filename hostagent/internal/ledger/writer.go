@@ -273,12 +273,20 @@ func (w *writer) encode(kind Kind, payload []byte, more bool) Entry {
 // commit writes what is encoded, syncs it once, and answers.
 func (w *writer) commit() error {
 	if len(w.buf) > 0 {
+		if err := failpoint.Write(); err != nil {
+			return err
+		}
 		if _, err := w.segment.file.WriteAt(w.buf, w.end-int64(len(w.buf))); err != nil {
+			return err
+		}
+		failpoint.Hit(failpoint.CommitWritten)
+		if err := failpoint.Sync(); err != nil {
 			return err
 		}
 		if err := w.segment.file.Sync(); err != nil {
 			return err
 		}
+		failpoint.Hit(failpoint.CommitSynced)
 		w.durable = w.next - 1
 		w.buf = w.buf[:0]
 		if cap(w.buf) > idleBytes {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/quittance/quittance/hostagent/internal/channel"
 	"github.com/quittance/quittance/hostagent/internal/core"
+	"github.com/quittance/quittance/hostagent/internal/failpoint"
 	"github.com/quittance/quittance/hostagent/internal/worker"
 	"github.com/quittance/quittance/protocol"
 	"github.com/quittance/quittance/protocol/uds"
@@ -201,10 +202,12 @@ func (h *Handler) channel(r *request) (answer, *protocol.Problem) {
 		h.cfg.Core.Post(core.ReturnChannel{Number: grant.Number})
 		return answer{}, h.undialled(grant.Number, err)
 	}
+	failpoint.Hit(failpoint.ChannelDialled)
 	return answer{raw: func(w http.ResponseWriter) {
 		if err := uds.Handover(w, r.http, stream); err != nil {
 			h.cfg.Logger.Info("handover_broke_off", "number", int64(grant.Number), "error", err)
 		}
+		failpoint.Hit(failpoint.ChannelHandedOver)
 		if err := stream.Close(); err != nil {
 			h.cfg.Logger.Warn("channel_close_failed", "number", int64(grant.Number), "error", err)
 		}

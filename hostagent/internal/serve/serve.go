@@ -24,6 +24,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/quittance/quittance/hostagent/internal/core"
+	"github.com/quittance/quittance/hostagent/internal/failpoint"
 	"github.com/quittance/quittance/protocol"
 	"github.com/quittance/quittance/protocol/tlog"
 	"github.com/quittance/quittance/protocol/uds"
@@ -115,6 +116,9 @@ type answer struct {
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set(protocol.HeaderVersion, strconv.Itoa(protocol.Version))
 	a, problem := h.handle(w, r)
+	if failpoint.DropReply() {
+		panic(http.ErrAbortHandler) // closes the connection without an answer
+	}
 	switch {
 	case problem != nil:
 		uds.WriteProblem(w, problem)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/quittance/quittance/hostagent/internal/cgroup"
 	"github.com/quittance/quittance/hostagent/internal/core"
+	"github.com/quittance/quittance/hostagent/internal/failpoint"
 	"github.com/quittance/quittance/hostagent/internal/logsink"
 	"github.com/quittance/quittance/protocol"
 )
@@ -176,4 +177,5 @@ func (m *Manager) discard(e core.DiscardEffect) {
 	if _, err := logsink.Remove(m.cfg.LogDir, e.Nonce); err != nil {
 		m.cfg.Logger.Error("capture_not_removed", "number", int64(e.Number), "error", err)
 	}
+	failpoint.Hit(failpoint.CaptureRemoved)
 }

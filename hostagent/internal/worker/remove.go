@@ -66,6 +66,7 @@ func (w *worker) removeAll(ctx context.Context, e core.RemoveEffect) (protocol.R
 	if err := w.repeat(ctx, "end log sink", func(ctx context.Context) error { return w.endSink(ctx, e.Nonce, &r.LogSink) }); err != nil {
 		return r, err
 	}
+	failpoint.Hit(failpoint.SinkEnded)
 	err = w.repeat(ctx, "remove cgroup", func(ctx context.Context) error {
 		group, err := w.m.cfg.Groups.Find(e.Nonce, w.refOf(e))
 		if err != nil {

@@ -247,7 +247,9 @@ func (s *stopper) begin(ctx context.Context, e core.StopEffect) {
 	if err != nil {
 		s.w.log.Warn("stop_signal_failed", "error", err)
 		s.next(ctx)
+		return
 	}
+	failpoint.Hit(failpoint.StopSignalled)
 }
 
 // next kills, and says so when the kill of before has not ended the process.

@@ -132,6 +132,7 @@ func (w *worker) tryCreate(ctx context.Context, e core.CreateEffect) (body core.
 	if w.group, err = w.m.cfg.Groups.Create(e.Nonce, cgroup.LimitsOf(e.Profile)); err != nil {
 		return body, false, err
 	}
+	failpoint.Hit(failpoint.CgroupMade)
 	reading, err := w.group.Read()
 	if err != nil {
 		return body, false, fmt.Errorf("baseline: %w", err)
