@@ -219,8 +219,16 @@ type Group struct {
 	inode int64
 }
 
+// creations bounds how often Create begins anew when its directories vanish.
+const creations = 5
+
 // Create makes both levels with their limits and returns the group. Doing it
 // again for the same nonce completes what an interrupted call left.
+//
+// As long as no process is inside, the directories may be taken away again: when
+// the process of the unit that the root belongs to ends, systemd removes every
+// empty cgroup below it, and the root if nothing is inside. Then they are made
+// anew; see also [Group.Vanished].
 func (m *Manager) Create(nonce protocol.ID, limits Limits) (*Group, error) {
 	if !nonce.Valid() {
 		return nil, errors.New("cgroup: nonce must be 32 lower-case hexadecimal digits")
@@ -228,6 +236,20 @@ func (m *Manager) Create(nonce protocol.ID, limits Limits) (*Group, error) {
 	if limits.MemoryBytes <= 0 || limits.PIDs <= 0 || limits.SwapBytes < 0 || limits.CPUMillis < 0 {
 		return nil, errors.New("cgroup: memory and pids limits must be above 0, swap and cpu limits not below 0")
 	}
+	for n := 1; ; n++ {
+		g, err := m.create(nonce, limits)
+		if err == nil || n == creations || !gone(err) {
+			return g, err
+		}
+		for _, h := range m.hierarchies { // the root may have been empty too
+			if err := m.makeRoot(h); err != nil && !gone(err) {
+				return nil, err
+			}
+		}
+	}
+}
+
+func (m *Manager) create(nonce protocol.ID, limits Limits) (*Group, error) {
 	g := &Group{m: m, nonce: nonce}
 	for _, h := range m.hierarchies {
 		if !h.limited(m.mode) {
@@ -297,6 +319,17 @@ func (g *Group) check() error {
 		return ErrNotOurs
 	}
 	return nil
+}
+
+// Vanished reports whether the group is no longer what [Manager.Create] made:
+// it was removed while it was empty, and somebody else may have made its
+// directories anew, without limits.
+func (g *Group) Vanished() (bool, error) {
+	err := g.check()
+	if gone(err) || errors.Is(err, ErrNotOurs) {
+		return true, nil
+	}
+	return false, err
 }
 
 // Holds reports whether the process is inside this group by its own entry in

@@ -166,6 +166,58 @@ func TestCreateV2(t *testing.T) {
 	}
 }
 
+// systemd removes empty cgroups when the unit's process ends, between any two
+// steps of a creation: the group is made anew, and one that vanished after its
+// creation is told from the one that the runtime would make at its place.
+func TestCreateWhereEmptyGroupsVanish(t *testing.T) {
+	f := v2Tree(t)
+	m := f.open()
+	parent := "v2/unit/workers/" + string(nonce)
+	vanishing := 0
+	m.mkdir = func(dir string) error {
+		if err := f.mkdir(dir); err != nil || vanishing == 0 {
+			return err
+		}
+		vanishing--
+		f.empty("v2/unit/workers")
+		return os.RemoveAll(filepath.Join(f.dir, "v2/unit/workers"))
+	}
+	for vanishing = range creations {
+		g, err := m.Create(nonce, limits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := f.read(parent + "/memory.max"); got != "67108864" {
+			t.Errorf("memory.max %q", got)
+		}
+		if vanished, err := g.Vanished(); err != nil || vanished {
+			t.Errorf("made, and vanished %v, %v", vanished, err)
+		}
+		if err := os.Rename(filepath.Join(f.dir, parent), filepath.Join(f.dir, "kept")); err != nil { // its inode is not used again
+			t.Fatal(err)
+		}
+		if vanished, err := g.Vanished(); err != nil || !vanished {
+			t.Errorf("removed, and vanished %v, %v", vanished, err)
+		}
+		if err := m.mkdir(filepath.Join(f.dir, parent)); err != nil {
+			t.Fatal(err)
+		}
+		if vanished, err := g.Vanished(); err != nil || !vanished {
+			t.Errorf("made by somebody else, and vanished %v, %v", vanished, err)
+		}
+		for _, dir := range []string{"kept", parent} {
+			f.empty(dir)
+			if err := os.RemoveAll(filepath.Join(f.dir, dir)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	vanishing = 100
+	if _, err := m.Create(nonce, limits); !gone(err) {
+		t.Errorf("where nothing stays: %v", err)
+	}
+}
+
 func TestReadV2(t *testing.T) {
 	f := v2Tree(t)
 	g, err := f.open().Create(nonce, limits)

@@ -129,16 +129,9 @@ func (w *worker) tryCreate(ctx context.Context, e core.CreateEffect) (body core.
 	began := process.Now()
 	w.profile = e.Profile
 	capture := w.capture(e.Nonce)
-	if w.group, err = w.m.cfg.Groups.Create(e.Nonce, cgroup.LimitsOf(e.Profile)); err != nil {
+	if err := w.makeGroup(e); err != nil {
 		return body, false, err
 	}
-	failpoint.Hit(failpoint.CgroupMade)
-	reading, err := w.group.Read()
-	if err != nil {
-		return body, false, fmt.Errorf("baseline: %w", err)
-	}
-	w.baseline = reading.Counters
-	w.openWatch()
 	image, err := w.m.cfg.Engine.ResolveImage(ctx, e.Profile.Image)
 	if err != nil {
 		return body, false, err
@@ -159,10 +152,44 @@ func (w *worker) tryCreate(ctx context.Context, e core.CreateEffect) (body core.
 	if err := w.hold(process.Identity{PID: created.PID, StartTicks: created.StartTicks}); err != nil {
 		return body, false, fmt.Errorf("hold the created process: %w", err)
 	}
+	// From here on a process is inside and the group stays. Before, it may have
+	// been taken away while it was empty, and the runtime made the directories
+	// anew without our limits.
+	switch vanished, err := w.group.Vanished(); {
+	case err != nil:
+		return body, false, fmt.Errorf("cgroup: %w", err)
+	case vanished:
+		w.log.Warn("cgroup_made_anew", "path", w.group.LeafPath())
+		if err := w.makeGroup(e); err != nil {
+			return body, false, err
+		}
+	}
 	return core.CreatedBody{
 		Container: created.Receipt(), PID: created.PID, StartTicks: created.StartTicks, BootID: w.m.cfg.BootID,
 		Cgroup: w.group.Ref(), Baseline: w.baseline, CreateMillis: (process.Now() - began).Milliseconds(),
 	}, false, nil
+}
+
+// makeGroup makes the cgroups, takes the baseline of their counters and watches
+// them.
+func (w *worker) makeGroup(e core.CreateEffect) (err error) {
+	if w.oom != nil {
+		err = w.oom.Close()
+		w.oom = nil
+	}
+	group, createErr := w.m.cfg.Groups.Create(e.Nonce, cgroup.LimitsOf(e.Profile))
+	if err := errors.Join(err, createErr); err != nil {
+		return err
+	}
+	w.group = group
+	failpoint.Hit(failpoint.CgroupMade)
+	reading, err := w.group.Read()
+	if err != nil {
+		return fmt.Errorf("baseline: %w", err)
+	}
+	w.baseline = reading.Counters
+	w.openWatch()
+	return nil
 }
 
 func (w *worker) capture(nonce protocol.ID) logsink.Config {
