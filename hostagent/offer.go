@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/quittance/quittance/hostagent/internal/core"
+	"github.com/quittance/quittance/hostagent/internal/devices"
 	"github.com/quittance/quittance/hostagent/internal/engine"
 	"github.com/quittance/quittance/profiles"
 )
@@ -25,10 +26,11 @@ const maxProfileBytes = 16 << 10
 // reload, checked against engine and machine again and again. Owner of its
 // state is the goroutine of run.
 type offer struct {
-	cfg    Config
-	engine *engine.Engine
-	post   func(core.Event)
-	log    hclog.Logger
+	cfg     Config
+	engine  *engine.Engine
+	devices *deviceTable
+	post    func(core.Event)
+	log     hclog.Logger
 
 	loaded []profiles.Loaded
 	last   map[string]string // the reason that was logged last, by profile
@@ -42,19 +44,25 @@ func (o *offer) read() {
 		o.log.Error("profiles_unreadable", "error", err)
 	}
 	o.loaded = loaded
+	asked := map[string]bool{}
+	for _, l := range loaded {
+		asked[l.Name] = l.Err == nil && len(l.Profile.Resources.Devices) > 0
+	}
+	o.devices.ask(asked)
 	o.log.Info("profiles_read", "directory", o.cfg.ProfileDir, "profiles", len(loaded))
 }
 
 // check publishes what is available now.
 func (o *offer) check(ctx context.Context) {
 	list := make([]core.Loaded, 0, len(o.loaded))
+	found := o.devices.catalog.Look()
 	for _, l := range o.loaded {
 		entry := core.Loaded{}
 		entry.Info.Name, entry.Info.Devices = l.Name, []string{}
 		if l.Err != nil {
 			entry.Info.Reason = l.Err.Error()
 		} else {
-			entry = o.checked(ctx, l.Profile)
+			entry = o.checked(ctx, l.Profile, &found)
 		}
 		if reason := entry.Info.Reason; reason != o.last[l.Name] {
 			o.last[l.Name] = reason
@@ -66,10 +74,10 @@ func (o *offer) check(ctx context.Context) {
 		}
 		list = append(list, entry)
 	}
-	o.post(core.ProfilesLoaded{Profiles: list})
+	o.post(core.ProfilesLoaded{Profiles: list, Devices: shown(found)})
 }
 
-func (o *offer) checked(ctx context.Context, p profiles.Profile) core.Loaded {
+func (o *offer) checked(ctx context.Context, p profiles.Profile, found *devices.Found) core.Loaded {
 	l := core.Loaded{Profile: &p}
 	l.Info.Name, l.Info.Digest, l.Info.ImageDigest, l.Info.Limits = p.Name, p.Digest(), p.ImageDigest(), p.Limits()
 	l.Info.Ready, l.Info.Devices = p.Channel.Ready, p.DeviceKinds()
@@ -78,7 +86,10 @@ func (o *offer) checked(ctx context.Context, p profiles.Profile) core.Loaded {
 	}
 	l.Info.LeaseMillis, l.Info.StopGraceMillis = p.Lifecycle.LeaseMillis, p.Lifecycle.StopGraceMillis
 	l.Info.MaxLifetimeMilli, l.Info.MaxChannels = p.Lifecycle.MaxLifetimeMillis, int(p.Channel.MaxChannels)
-	l.Info.Reason = o.whyNot(ctx, &p)
+	if l.Info.Reason = o.whyNot(ctx, &p); l.Info.Reason == "" {
+		l.Info.Reason = found.Lacks(&p)
+		l.LacksDevices = l.Info.Reason != ""
+	}
 	l.Info.Available = l.Info.Reason == ""
 	return l
 }
@@ -87,9 +98,6 @@ func (o *offer) checked(ctx context.Context, p profiles.Profile) core.Loaded {
 func (o *offer) whyNot(ctx context.Context, p *profiles.Profile) string {
 	if size := len(p.Canonical()); size > maxProfileBytes {
 		return fmt.Sprintf("the profile's canonical form has %d bytes; at most %d are kept: shorten args, env or mounts", size, maxProfileBytes)
-	}
-	if len(p.Resources.Devices) > 0 {
-		return "this version of the agent leases no devices: remove [[resources.device]] or use a later version"
 	}
 	if p.Lifecycle.Spares > 0 {
 		return "this version of the agent keeps no spares: set spares = 0 or use a later version"

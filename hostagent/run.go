@@ -55,6 +55,7 @@ type agent struct {
 	journal *journal.Journal
 	state   *core.State
 	engine  *engine.Engine
+	devices *deviceTable
 	workers *worker.Manager
 	core    *core.Core
 	server  *uds.Server
@@ -130,13 +131,14 @@ func (a *agent) open(ctx context.Context, version string) error {
 	if a.engine, err = openEngine(ctx, a.cfg, a.log); err != nil {
 		return err
 	}
+	a.devices = newDeviceTable(a.cfg)
 	session := core.NewSession(a.bootID, a.groups.Mode(), core.Bounds{
 		MaxSlots: int(a.cfg.MaxSlots), MaxUnreleased: int(a.cfg.MaxUnreleased), MemoryBudget: a.cfg.MemoryBudget.Bytes,
 		StuckAfterMillis: a.cfg.StuckAfter.Milliseconds(),
 	})
 	a.workers = worker.New(worker.Config{
 		Engine: a.engine, Groups: a.groups, Generation: a.state.Generation, BootID: a.bootID, LogDir: logsDir(a.cfg),
-		ExitGrace: a.cfg.ExitGrace.Duration, Post: func(e core.Event) { a.core.Post(e) }, Logger: a.log.Named("worker"),
+		ExitGrace: a.cfg.ExitGrace.Duration, Inject: a.devices.inject, Post: func(e core.Event) { a.core.Post(e) }, Logger: a.log.Named("worker"),
 	})
 	a.core = core.New(core.Config{
 		State: a.state, Session: session, Journal: a.journal, Workers: a.workers, Clock: clock{}, Fed: watchdog(a.log),
@@ -160,7 +162,7 @@ func (a *agent) openServer(version string) error {
 	a.server = uds.NewServer(serve.New(serve.Config{
 		Core: a.core, Receipts: a.journal.Receipts(), Workers: a.workers, Generation: a.state.Generation, HostKey: hostKey,
 		Versions: versions(version), ControllerUIDs: controllers, OperatorUIDs: operators, Now: clock{}.Now,
-		NoSpace: a.noSpace, Logger: a.log.Named("serve"),
+		NoSpace: a.noSpace, Devices: a.devices.offered, Logger: a.log.Named("serve"),
 	}), uds.Limits{ErrorLog: a.log.Named("http").StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug})})
 	return nil
 }
@@ -215,7 +217,7 @@ func (a *agent) serve(ctx context.Context, accept func() error, o Options) error
 			stop(err)
 		}
 	})
-	offered := &offer{cfg: a.cfg, engine: a.engine, post: a.core.Post, log: a.log.Named("profiles"), last: map[string]string{}}
+	offered := &offer{cfg: a.cfg, engine: a.engine, devices: a.devices, post: a.core.Post, log: a.log.Named("profiles"), last: map[string]string{}}
 	poke := make(chan struct{}, 1)
 	a.core.Post(core.EngineChanged{Engine: notCompared(a.engine.Health())})
 	offered.read()

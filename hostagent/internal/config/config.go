@@ -41,6 +41,7 @@ type Config struct {
 	ControllerUIDs  Users    `toml:"controller_uids"`
 	OperatorUIDs    Users    `toml:"operator_uids"`
 	ProfileDir      string   `toml:"profile_dir"`
+	CDIDirs         Paths    `toml:"cdi_dirs"`
 	EngineAddress   string   `toml:"engine_address"`
 	Snapshotter     string   `toml:"snapshotter"`
 	InitPath        string   `toml:"init_path"`
@@ -54,6 +55,8 @@ type Config struct {
 	EngineMakeTime  Duration `toml:"engine_create_timeout"`
 	EngineStartTime Duration `toml:"engine_start_timeout"`
 	EngineDropTime  Duration `toml:"engine_delete_timeout"`
+	MetricsSocket   string   `toml:"metrics_socket"`
+	MetricsGroup    string   `toml:"metrics_group"`
 	LogLevel        string   `toml:"log_level"`
 	LogFormat       string   `toml:"log_format"`
 }
@@ -73,6 +76,7 @@ func Keys() []Key {
 		{"controller_uids", "Users that may act as controllers, by number or by name."},
 		{"operator_uids", "Users that may read, retire, drain and set the owner, by number or by name."},
 		{"profile_dir", "Directory of the profiles, one per *.toml file; read at start and at SIGHUP."},
+		{"cdi_dirs", "Directories of CDI specs, which say what devices this host has, the later ones winning; an empty list offers none. Whoever can write there is root: hooks of a spec run as root."},
 		{"engine_address", "Socket of containerd."},
 		{"snapshotter", "Snapshotter that containers' file systems are made with."},
 		{"init_path", "The catatonit that runs as PID 1 in containers whose profile says init = true."},
@@ -86,8 +90,10 @@ func Keys() []Key {
 		{"engine_create_timeout", "Deadline of making a container, 1s to 10m. The longest of the engine's deadlines is also how long an unknown creation is waited for."},
 		{"engine_start_timeout", "Deadline of starting a container's process, 1s to 10m."},
 		{"engine_delete_timeout", "Deadline of each removal in the engine, 10s to 10m."},
+		{"metrics_socket", "Path of a Unix socket that answers GET /metrics for Prometheus; empty for none. The agent has no network of its own: see quittance-metrics(7) for a proxy."},
+		{"metrics_group", "Group that may read metrics_socket, a name or a number; empty for root only."},
 		{"log_level", "trace, debug, info, warn or error."},
-		{"log_format", "text, json, or auto: text on a terminal and json elsewhere."},
+		{"log_format", "text, json, journal (systemd's journal, every key a field), or auto: text on a terminal, journal under systemd and json elsewhere."},
 	}
 }
 
@@ -96,7 +102,8 @@ func Default() Config {
 	return Config{
 		StateDir: "/var/lib/quittance", Socket: "/run/quittance/agent.sock", SocketGroup: "",
 		ControllerUIDs: Users{}, OperatorUIDs: Users{int64(0)},
-		ProfileDir: "/etc/quittance/profiles", EngineAddress: "/run/containerd/containerd.sock", Snapshotter: "overlayfs",
+		ProfileDir: "/etc/quittance/profiles", CDIDirs: Paths{"/etc/cdi", "/var/run/cdi"},
+		EngineAddress: "/run/containerd/containerd.sock", Snapshotter: "overlayfs",
 		InitPath: "/usr/bin/catatonit", CgroupRoot: autoCgroupRoot, MaxSlots: 16, MaxUnreleased: 256,
 		StuckAfter: Duration{2 * time.Minute}, ExitGrace: Duration{5 * time.Second},
 		EngineReadTime: Duration{10 * time.Second}, EngineMakeTime: Duration{time.Minute},
@@ -233,6 +240,11 @@ func (c *Config) check() []string {
 			bad(key, "must be an absolute path without . or .. and not / itself")
 		}
 	}
+	for _, dir := range c.CDIDirs {
+		if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir || dir == "/" {
+			bad("cdi_dirs", "must list absolute paths without . or .. and not / itself")
+		}
+	}
 	for key, v := range map[string]struct{ value, most int64 }{
 		"max_slots": {c.MaxSlots, 512}, "max_unreleased": {c.MaxUnreleased, 1024},
 	} {
@@ -252,6 +264,9 @@ func (c *Config) check() []string {
 			bad(key, fmt.Sprintf("must be from %s to %s", v.least, v.most))
 		}
 	}
+	if path := c.MetricsSocket; path != "" && (!filepath.IsAbs(path) || filepath.Clean(path) != path || path == c.Socket) {
+		bad("metrics_socket", "must be empty or an absolute path without . or .. and not that of socket")
+	}
 	if c.Snapshotter == "" {
 		bad("snapshotter", "must not be empty; overlayfs is usual")
 	}
@@ -263,15 +278,18 @@ func (c *Config) check() []string {
 	if _, err := c.GroupID(); err != nil {
 		bad("socket_group", err.Error())
 	}
+	if _, err := c.MetricsGroupID(); err != nil {
+		bad("metrics_group", err.Error())
+	}
 	switch c.LogLevel {
 	case "trace", "debug", "info", "warn", "error":
 	default:
 		bad("log_level", "must be trace, debug, info, warn or error")
 	}
 	switch c.LogFormat {
-	case "auto", "text", "json":
+	case "auto", "text", "json", "journal":
 	default:
-		bad("log_format", "must be auto, text or json")
+		bad("log_format", "must be auto, text, json or journal")
 	}
 	slices.Sort(problems)
 	return problems

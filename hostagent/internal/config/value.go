@@ -70,6 +70,9 @@ func (d Duration) MarshalText() ([]byte, error) {
 	return []byte(text), nil
 }
 
+// Paths are directories; on a command line they are separated by commas.
+type Paths []string
+
 // Users are users by number (int64) or by name (string), as TOML gives them.
 type Users []any
 
@@ -115,11 +118,17 @@ func (u Users) Resolve() ([]int, error) {
 }
 
 // GroupID is the socket group's number, nil for none.
-func (c *Config) GroupID() (*int, error) {
-	if c.SocketGroup == "" {
+func (c *Config) GroupID() (*int, error) { return groupID(c.SocketGroup) }
+
+// MetricsGroupID is the number of the group that may read the figures, nil for
+// none.
+func (c *Config) MetricsGroupID() (*int, error) { return groupID(c.MetricsGroup) }
+
+func groupID(group string) (*int, error) {
+	if group == "" {
 		return nil, nil
 	}
-	gid, err := resolve(c.SocketGroup, "group", func(name string) (string, error) {
+	gid, err := resolve(group, "group", func(name string) (string, error) {
 		found, err := user.LookupGroup(name)
 		if err != nil {
 			return "", err
@@ -176,6 +185,11 @@ func (c *Config) set(key, text string) error {
 				*f = append(*f, entry)
 			}
 		}
+	case *Paths:
+		*f = Paths{}
+		if text != "" {
+			*f = strings.Split(text, ",")
+		}
 	case *Size:
 		return f.UnmarshalText([]byte(text))
 	case *Duration:
@@ -204,6 +218,12 @@ func (c *Config) literal(key string) string {
 			}
 		}
 		return "[" + strings.Join(items, ", ") + "]"
+	case Paths:
+		items := make([]string, len(v))
+		for i, path := range v {
+			items[i] = strconv.Quote(path)
+		}
+		return "[" + strings.Join(items, ", ") + "]"
 	case interface{ MarshalText() ([]byte, error) }:
 		text, err := v.MarshalText()
 		if err != nil {
@@ -222,6 +242,9 @@ func (c *Config) Value(key string) string {
 			return ""
 		}
 		return strings.Join(texts, ",")
+	}
+	if p, ok := c.field(key).Interface().(Paths); ok {
+		return strings.Join(p, ",")
 	}
 	text := c.literal(key)
 	if unquoted, err := strconv.Unquote(text); err == nil {

@@ -50,6 +50,15 @@
 // An event that its phase does not have comes from a fault of this program
 // and panics; everything that comes from outside is refused by a problem.
 //
+// # Devices
+//
+// A device is leased by the accepted receipt that lists its nodes and free with
+// the retired one; nothing else is remembered, so a restart, a reboot and a
+// release that carries a stuck allocation all keep the lease. No two unretired
+// allocations hold one node: [Step] grants none that is held and the fold
+// refuses a ledger that says otherwise. What the host has is looked at outside
+// and comes with the request.
+//
 // # Numbering
 //
 //	frontier + 1, acceptable                      201 accepted

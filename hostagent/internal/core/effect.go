@@ -19,6 +19,10 @@ type (
 		Number  protocol.Number
 		Nonce   protocol.ID
 		Profile *profiles.Profile
+		// Devices are leased: exactly these are injected, by specs with this
+		// digest, or the creation fails. CDIDigest is nil where there are none.
+		Devices   []protocol.Device
+		CDIDigest *protocol.Digest
 	}
 	// StartEffect starts the process. Ends in [WorkStarted] or [WorkStartFailed].
 	StartEffect struct{ Number protocol.Number }
@@ -107,6 +111,7 @@ type HostView struct {
 	CgroupMode      protocol.CgroupMode
 	Frontiers       protocol.Frontiers
 	Slots           protocol.Slots
+	Devices         []protocol.Device // that could be granted to somebody, held ones included
 	Draining        bool
 	Owner           *protocol.ID
 	OwnerHeard      *protocol.Timestamp

@@ -23,7 +23,8 @@ type Caller struct {
 type (
 	// Allocate asks for a number. Nonce is a fresh random identity for the
 	// container, used if the number is accepted. NoSpace says that the state
-	// directory's file system is too full for new work (I36).
+	// directory's file system is too full for new work (I36). Devices are those
+	// that the host has now; they matter only to a profile that asks for some.
 	Allocate struct {
 		ID      RequestID
 		Caller  Caller
@@ -31,6 +32,7 @@ type (
 		Body    protocol.AllocateRequest
 		Nonce   protocol.ID
 		NoSpace bool
+		Devices []Offered
 	}
 	// GetAllocation reads one number. With Until it waits for that state to be
 	// reached or passed, at most to DeadlineMillis of the boot-time clock.
@@ -120,8 +122,12 @@ type (
 	// EngineListed reports every container in our namespace that carries our
 	// labels, after the engine became available.
 	EngineListed struct{ Containers []Listed }
-	// ProfilesLoaded replaces the table of profiles.
-	ProfilesLoaded struct{ Profiles []Loaded }
+	// ProfilesLoaded replaces the table of profiles, and what is shown of the
+	// host's devices. Nothing is granted by it: see [Allocate].
+	ProfilesLoaded struct {
+		Profiles []Loaded
+		Devices  []protocol.Device
+	}
 )
 
 // Listed is one labelled container that the engine has.
@@ -137,6 +143,10 @@ type Listed struct {
 type Loaded struct {
 	Info    protocol.ProfileInfo
 	Profile *profiles.Profile
+	// LacksDevices says that it is unavailable only because the host's devices
+	// did not suffice when they were last looked at; a request's own look
+	// decides.
+	LacksDevices bool
 }
 
 // Results of an allocation's worker, in the order of its phases.

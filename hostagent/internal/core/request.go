@@ -42,18 +42,23 @@ func (x *stepper) allocate(e Allocate) {
 		return
 	}
 	profile := loaded.Profile
+	devices, cdiDigest, p := x.lease(profile, e.Devices)
+	if p != nil {
+		x.refuse(e.ID, p)
+		return
+	}
 	digest, imageDigest := loaded.Info.Digest, loaded.Info.ImageDigest
 	limits := loaded.Info.Limits
 	// The profile goes first: an acceptance without it would not fold.
 	x.intend(intentProfile, e.Number, profileBody{Profile: profile.Canonical()})
 	x.receipt(protocol.KindAccepted, e.Number, protocol.AcceptedBody{
 		Owner: e.Caller.Owner, Purpose: e.Body.Purpose, Nonce: &e.Nonce, Profile: &profile.Name, ProfileDigest: &digest,
-		ImageDigest: &imageDigest, Limits: &limits, Devices: []protocol.Device{},
+		ImageDigest: &imageDigest, Limits: &limits, Devices: devices, CDIDigest: cdiDigest,
 	})
 	x.heard(e.Caller.Owner)
 	a := x.s.allocations[e.Number]
 	x.v.runs[e.Number] = &run{phase: phaseCreating}
-	x.effect(CreateEffect{Number: e.Number, Nonce: e.Nonce, Profile: a.Profile})
+	x.effect(CreateEffect{Number: e.Number, Nonce: e.Nonce, Profile: a.Profile, Devices: devices, CDIDigest: cdiDigest})
 	x.effectReply(e.ID, 201, a, protocol.KindAccepted)
 }
 
@@ -142,7 +147,7 @@ func (x *stepper) acceptable(e Allocate) (Loaded, *protocol.Problem) {
 		return Loaded{}, protocol.NewProblem(protocol.CodeProfileChanged, "the profile is not the one that the request's digest names", "read GET profiles and decide anew")
 	case !x.v.engine.Available:
 		return retryLater(protocol.NewProblem(protocol.CodeEngineUnavailable, "the container engine is unavailable: "+x.v.engine.Detail, "send this again later"))
-	case !loaded.Info.Available || loaded.Profile == nil:
+	case !loaded.Info.Available && !loaded.LacksDevices || loaded.Profile == nil:
 		return retryLater(protocol.NewProblem(protocol.CodeProfileUnavailable, "the profile is unavailable: "+loaded.Info.Reason, "an operator mends the profile; then send this again"))
 	case e.NoSpace:
 		return retryLater(protocol.NewProblem(protocol.CodeNoSpace, "the state directory's file system is nearly full", "an operator frees space; existing allocations can still be retired"))

@@ -37,12 +37,13 @@ type Session struct {
 	started     int64 // boot-time milliseconds of the Started event
 	engine      protocol.Engine
 	profiles    map[string]Loaded
-	order       []string // of the profiles, by name
-	witnessed   bool     // the owner presented what it holds since the start
-	witnessSize int64    // of the last checkpoint that was presented
-	engineAhead string   // what the engine holds that the ledger lacks (I9); "" for nothing
-	ownerAhead  string   // likewise what the owner presented last
-	heardAt     int64    // boot-time milliseconds of the owner's last request, 0 for none
+	order       []string          // of the profiles, by name
+	devices     []protocol.Device // as they were last found; shown, never granted from
+	witnessed   bool              // the owner presented what it holds since the start
+	witnessSize int64             // of the last checkpoint that was presented
+	engineAhead string            // what the engine holds that the ledger lacks (I9); "" for nothing
+	ownerAhead  string            // likewise what the owner presented last
+	heardAt     int64             // boot-time milliseconds of the owner's last request, 0 for none
 	heardWall   protocol.Timestamp
 	runs        map[protocol.Number]*run
 	waiters     []waiter

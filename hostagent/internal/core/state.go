@@ -249,6 +249,9 @@ func applyNumbered(s *State, e Entry, r protocol.Receipt, repeated bool) error {
 		if a != nil || (!repeated && n != s.Accepted+1) {
 			return fmt.Errorf("receipt accepted: number %d where %d is next", n, s.Accepted+1)
 		}
+		if node, holder, overlaps := s.overlap(b.Devices); overlaps {
+			return fmt.Errorf("receipt accepted: number %d gets the device node %s, which number %d holds", n, node, holder)
+		}
 		a = &Allocation{Number: n, Accepted: b}
 		if b.Profile != nil {
 			if b.Nonce == nil || b.ProfileDigest == nil || b.ImageDigest == nil || b.Limits == nil {

@@ -65,6 +65,7 @@ func Step(s *State, v *Session, now Now, e Event) Output {
 		x.engineListed(e)
 	case ProfilesLoaded:
 		v.setProfiles(e.Profiles)
+		v.devices = e.Devices
 	default:
 		x.work(e)
 	}

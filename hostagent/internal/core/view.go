@@ -103,8 +103,11 @@ func (x *stepper) slots() protocol.Slots {
 func (x *stepper) host() *HostView {
 	h := &HostView{
 		Generation: x.s.Generation, HostKey: x.s.HostKey, BootID: x.v.BootID, Engine: x.v.engine, CgroupMode: x.v.CgroupMode,
-		Frontiers: protocol.Frontiers{Accepted: x.s.Accepted, Released: x.s.Released}, Slots: x.slots(),
+		Frontiers: protocol.Frontiers{Accepted: x.s.Accepted, Released: x.s.Released}, Slots: x.slots(), Devices: x.v.devices,
 		Draining: x.s.Draining || x.s.Accepted == protocol.MaxNumber, Owner: x.s.Owner, WitnessRequired: !x.v.witnessed,
+	}
+	if h.Devices == nil {
+		h.Devices = []protocol.Device{}
 	}
 	if x.v.heardWall != 0 {
 		wall := x.v.heardWall

@@ -218,6 +218,9 @@ func (x *stepper) retired(a *Allocation, removal protocol.Removal) {
 	if a.Created != nil {
 		b.Container = &a.Created.Container
 	}
+	if len(a.Accepted.Devices) > 0 {
+		b.Removal.Devices = protocol.RemovedByUs // by this receipt: see State.leases
+	}
 	from := a.RetireAt
 	if a.Exited != nil {
 		b.Exit, b.OOM, b.Peaks, b.LogSink = &a.Exited.Exit, a.Exited.OOM, a.Exited.Peaks, a.Exited.LogSink

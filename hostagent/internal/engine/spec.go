@@ -65,8 +65,8 @@ func buildSpec(r CreateRequest, initPath string) (*specs.Spec, error) {
 	switch {
 	case p == nil || len(p.Args) == 0:
 		return nil, errors.New("engine: spec: the profile has no args; the image's own command is never used")
-	case len(p.Resources.Devices) > 0:
-		return nil, errors.New("engine: spec: the profile asks for devices, which this version does not inject")
+	case (len(p.Resources.Devices) > 0) != (r.Devices != nil):
+		return nil, errors.New("engine: spec: the profile asks for devices and none are given, or the other way round")
 	case !path.IsAbs(r.CgroupPath):
 		return nil, errors.New("engine: spec: the cgroup path must be absolute")
 	case p.Init && !path.IsAbs(initPath):
@@ -112,6 +112,11 @@ func buildSpec(r CreateRequest, initPath string) (*specs.Spec, error) {
 		},
 	}
 	s.Linux.Seccomp = seccomp.DefaultProfile(s)
+	if r.Devices != nil {
+		if err := r.Devices.Apply(s); err != nil {
+			return nil, fmt.Errorf("engine: spec: %w", err)
+		}
+	}
 	return s, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/quittance/quittance/profiles"
 	"github.com/quittance/quittance/protocol"
 )
@@ -171,6 +172,14 @@ type CreateRequest struct {
 	SwapAccounting bool
 	// LogArgument is the log sink's argument, made by package logsink.
 	LogArgument string
+	// Devices adds the leased devices; nil where the profile asks for none.
+	Devices Injection
+}
+
+// Injection edits a container's spec so that it gets devices. It is applied
+// last; everything else of the spec is decided before.
+type Injection interface {
+	Apply(*specs.Spec) error
 }
 
 // Created is a container with a created task. Its process exists, is inside

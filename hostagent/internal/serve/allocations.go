@@ -40,6 +40,7 @@ func (h *Handler) allocate(r *request) (answer, *protocol.Problem) {
 	id := h.cfg.Core.NewRequestID()
 	return h.effect(r, id, core.Allocate{
 		ID: id, Caller: r.caller, Number: r.number, Body: body, Nonce: protocol.NewID(), NoSpace: h.cfg.NoSpace(),
+		Devices: h.cfg.Devices(body.Profile),
 	})
 }
 

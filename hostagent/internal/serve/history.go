@@ -32,7 +32,7 @@ func (h *Handler) host(r *request) (answer, *protocol.Problem) {
 	return answer{status: http.StatusOK, body: &protocol.Host{
 		Generation: v.Generation, HostKey: v.HostKey, Versions: h.cfg.Versions, BootID: v.BootID, Engine: v.Engine, CgroupMode: v.CgroupMode,
 		Frontiers: v.Frontiers, Index: protocol.IndexRange{First: first, Head: head}, Checkpoint: checkpoint.Text, Slots: v.Slots,
-		Devices: []protocol.Device{}, Draining: v.Draining, Owner: v.Owner, OwnerHeard: v.OwnerHeard,
+		Devices: v.Devices, Draining: v.Draining, Owner: v.Owner, OwnerHeard: v.OwnerHeard,
 		WitnessRequired: v.WitnessRequired, Time: h.cfg.Now().Wall,
 	}}, nil
 }

@@ -68,7 +68,9 @@ type Config struct {
 	OperatorUIDs   []int
 	Now            func() core.Now
 	NoSpace        func() bool // the state directory has no room for new work
-	Logger         hclog.Logger
+	// Devices are those that the host has now, where the profile asks for any.
+	Devices func(profile string) []core.Offered
+	Logger  hclog.Logger
 }
 
 // Handler answers the private socket's requests. Its requests must come from

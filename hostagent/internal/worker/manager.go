@@ -12,6 +12,7 @@ import (
 
 	"github.com/quittance/quittance/hostagent/internal/cgroup"
 	"github.com/quittance/quittance/hostagent/internal/core"
+	"github.com/quittance/quittance/hostagent/internal/engine"
 	"github.com/quittance/quittance/hostagent/internal/failpoint"
 	"github.com/quittance/quittance/hostagent/internal/logsink"
 	"github.com/quittance/quittance/protocol"
@@ -27,6 +28,9 @@ type Config struct {
 	// ExitGrace is how long the engine may take to report an exit that the
 	// pidfd has shown already; then the exit is recorded without its code.
 	ExitGrace time.Duration
+	// Inject makes what leased devices add to a container, or says why it would
+	// not be what was leased.
+	Inject func(leased []protocol.Device, digest protocol.Digest) (engine.Injection, error)
 	// Post gives an event to core. It may block until core takes it.
 	Post   func(core.Event)
 	Logger hclog.Logger

@@ -139,10 +139,16 @@ func (w *worker) tryCreate(ctx context.Context, e core.CreateEffect) (body core.
 	if err := logsink.Prepare(capture); err != nil {
 		return body, false, fmt.Errorf("log sink: %w", err)
 	}
+	var injection engine.Injection
+	if e.CDIDigest != nil {
+		if injection, err = w.m.cfg.Inject(e.Devices, *e.CDIDigest); err != nil {
+			return body, false, err
+		}
+	}
 	failpoint.Hit(failpoint.BeforeCreate)
 	created, err := w.m.cfg.Engine.Create(ctx, engine.CreateRequest{
 		Nonce: e.Nonce, Generation: w.m.cfg.Generation, Number: e.Number, Profile: e.Profile, Image: image,
-		CgroupPath: w.group.LeafPath(), SwapAccounting: w.m.cfg.Groups.SwapAccounting(), LogArgument: capture.Argument(),
+		CgroupPath: w.group.LeafPath(), SwapAccounting: w.m.cfg.Groups.SwapAccounting(), LogArgument: capture.Argument(), Devices: injection,
 	})
 	if err != nil {
 		return body, engine.DispositionOf(err) != protocol.Refused, err
