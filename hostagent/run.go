@@ -39,6 +39,7 @@ const (
 	shutdownTime    = 2 * time.Second
 	listTimeout     = 30 * time.Second
 	listPause       = time.Second
+	listAgain       = 10 * time.Second   // while containers of another generation block new work
 	spaceForNewWork = bytesPerAllocation // of the ledger's prepared room
 	freeForNewWork  = 8 << 20            // of the state directory's file system
 )
@@ -278,23 +279,42 @@ func (a *agent) close() error {
 // followEngine passes the engine's health on, and what it holds after every
 // connection. After a start the engine counts as available only once what it
 // holds was compared with the ledger: before, a number could be handed out that
-// one of its containers already has (I9).
+// one of its containers already has (I9). As long as containers of another
+// generation block new work it looks again now and then: once they are gone,
+// work goes on by itself.
 func (a *agent) followEngine(ctx context.Context, poke chan<- struct{}) {
-	for hint := range a.engine.Events(ctx) {
-		switch hint.Kind {
-		case engine.HintUnavailable:
-			a.core.Post(core.EngineChanged{Engine: notCompared(a.engine.Health())})
-		case engine.HintResync:
-			if !a.list(ctx) {
-				continue // the next connection brings the next resync
+	again := time.NewTicker(listAgain)
+	defer again.Stop()
+	blocked := false
+	resync := func() {
+		var ok bool
+		if blocked, ok = a.list(ctx); !ok {
+			return // the next connection brings the next resync
+		}
+		a.core.Post(core.EngineChanged{Engine: a.engine.Health()})
+		select {
+		case poke <- struct{}{}:
+		default: // one check is enough for all
+		}
+	}
+	for hints := a.engine.Events(ctx); ; {
+		select {
+		case <-again.C:
+			if blocked {
+				resync()
 			}
-			a.core.Post(core.EngineChanged{Engine: a.engine.Health()})
-			select {
-			case poke <- struct{}{}:
-			default: // one check is enough for all
+		case hint, open := <-hints:
+			if !open {
+				return
 			}
-		case engine.HintExit, engine.HintOOM:
-			// Every worker has its own witnesses; a hint adds nothing to them.
+			switch hint.Kind {
+			case engine.HintUnavailable:
+				a.core.Post(core.EngineChanged{Engine: notCompared(a.engine.Health())})
+			case engine.HintResync:
+				resync()
+			case engine.HintExit, engine.HintOOM:
+				// Every worker has its own witnesses; a hint adds nothing to them.
+			}
 		}
 	}
 }
@@ -308,7 +328,8 @@ func notCompared(e protocol.Engine) protocol.Engine {
 }
 
 // list compares what the engine holds, and tries again while it answers at all.
-func (a *agent) list(ctx context.Context) bool {
+// It says whether containers of another generation are there.
+func (a *agent) list(ctx context.Context) (foreign, ok bool) {
 	pause := time.NewTicker(listPause)
 	defer pause.Stop()
 	for {
@@ -319,17 +340,18 @@ func (a *agent) list(ctx context.Context) bool {
 			listed := make([]core.Listed, len(containers))
 			for i, c := range containers {
 				listed[i] = core.Listed{ID: c.ID, Generation: c.Generation, Nonce: c.Nonce, Number: c.Number}
+				foreign = foreign || c.Generation != a.state.Generation
 			}
 			a.core.Post(core.EngineListed{Containers: listed})
-			return true
+			return foreign, true
 		}
 		a.log.Warn("engine_list_failed", "error", err)
 		if !a.engine.Health().Available {
-			return false
+			return false, false
 		}
 		select {
 		case <-ctx.Done():
-			return false
+			return false, false
 		case <-pause.C:
 		}
 	}

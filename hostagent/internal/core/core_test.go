@@ -98,6 +98,7 @@ func runCore(t *testing.T) *running {
 	ctx, stop := context.WithCancel(t.Context())
 	r.stop = stop
 	go func() { r.over <- r.core.Run(ctx, protocol.Versions{Agent: "test", Protocol: []int{1}}) }()
+	r.core.Post(EngineListed{})
 	r.core.Post(EngineChanged{Engine: protocol.Engine{Available: true}})
 	r.core.Post(ProfilesLoaded{Profiles: testProfiles()})
 	synctest.Wait()

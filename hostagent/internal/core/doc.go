@@ -61,6 +61,7 @@
 //
 // # Numbering
 //
+//	frontier + 1, engine not yet compared         503 engine_unavailable, burns too (I9)
 //	frontier + 1, acceptable                      201 accepted
 //	frontier + 1, not acceptable now              refused, not consumed (I7)
 //	known, same owner, purpose and profile        200, the same receipt (I12)

@@ -30,6 +30,8 @@ const (
 	intentCreated intentKind = "created" // the container made, before its process is started
 	intentRetire  intentKind = "retire"  // why an allocation is retired, before any signal
 	intentExited  intentKind = "exited"  // when the exit was seen, on the boot-time clock
+	// intentChannels counts the channels handed out, in steps; see channelsBody.
+	intentChannels intentKind = "channels"
 )
 
 // intent is the stored form of what receipts do not carry.
@@ -87,6 +89,24 @@ type RetireBody struct {
 // exitedBody has no members: the intent's boot time is what it records.
 type exitedBody struct{}
 
+// channelsBody bounds from above how many channels were handed out over every
+// life of the agent. It is durable before the channel that reaches it leaves,
+// so a restart never counts too few. It moves one by one at first and by a
+// quarter from exactChannels on: a few dozen records reach every max_channels.
+type channelsBody struct {
+	Reserved int64 `json:"reserved"`
+}
+
+const exactChannels = 16
+
+// reserveChannels is the mark that covers the n-th channel.
+func reserveChannels(n, most int64) int64 {
+	if n < exactChannels {
+		return n
+	}
+	return min(n+n/4, max(n, most))
+}
+
 func encodeIntent(kind intentKind, n protocol.Number, at BootTime, body any) Entry {
 	return Entry{Payload: protocol.AppendCanonical(nil, intent{
 		V: intentVersion, Intent: kind, Number: n, Boot: at, Body: protocol.AppendCanonical(nil, body),
@@ -113,6 +133,8 @@ func decodeIntent(payload []byte) (intent, any, error) {
 		body = new(RetireBody)
 	case intentExited:
 		body = new(exitedBody)
+	case intentChannels:
+		body = new(channelsBody)
 	default:
 		return intent{}, nil, fmt.Errorf("intent: is of a kind that this program does not know: use the program that wrote it or a later one")
 	}

@@ -81,6 +81,12 @@ type (
 		Number protocol.Number
 		Body   protocol.ChannelRequest
 	}
+	// HandChannel says that a reserved channel was dialled and is about to be
+	// handed out: once it is answered, every later life of the agent counts it.
+	HandChannel struct {
+		ID     RequestID
+		Number protocol.Number
+	}
 	// Witness reports the outcome of comparing what the owner presented with
 	// the receipt log: Size is the presented checkpoint's, 0 for none. Behind
 	// says what the ledger lacks, "" where it lacks nothing.
@@ -217,6 +223,7 @@ func (Retire) event()           {}
 func (Consume) event()          {}
 func (Release) event()          {}
 func (TakeChannel) event()      {}
+func (HandChannel) event()      {}
 func (Witness) event()          {}
 func (Drain) event()            {}
 func (SetOwner) event()         {}

@@ -64,3 +64,64 @@ func TestBaseBytesPerAllocation(t *testing.T) {
 		t.Fatalf("one allocation adds %d bytes to a base; %d are prepared", size, BaseBytesPerAllocation)
 	}
 }
+
+// I9: as long as nobody looked what the engine holds, no number is handed out,
+// and none is burnt either: one of its containers may have it already.
+func TestNothingBeforeTheFirstListing(t *testing.T) {
+	s := newSim(t)
+	s.state = s.fold()
+	s.session = NewSession(firstBoot, s.mode, s.bounds)
+	s.step(Started{Versions: protocol.Versions{Agent: "test", Protocol: []int{1}}})
+	s.step(EngineChanged{Engine: protocol.Engine{Available: true}})
+	s.step(ProfilesLoaded{Profiles: testProfiles()})
+	s.witness()
+	ask := map[string]func() *Reply{
+		"allocate": func() *Reply { return s.allocate(1, "group", "a", testOwner) },
+		"burn": func() *Reply {
+			return s.ask(func(id RequestID) Event {
+				return Retire{ID: id, Caller: controller(testOwner), Number: 1, Body: protocol.RetireRequest{Purpose: "a"}}
+			})
+		},
+	}
+	for name, request := range ask {
+		if p := request().Problem; p == nil || p.Code != protocol.CodeEngineUnavailable || p.RetryAfterMillis == 0 || s.state.Accepted != 0 {
+			t.Errorf("%s: %+v, accepted %d", name, p, s.state.Accepted)
+		}
+	}
+	s.step(EngineListed{})
+	if r := ask["burn"](); r.Problem != nil {
+		t.Errorf("burn after the listing: %+v", r.Problem)
+	}
+}
+
+// I33: a channel is counted before it leaves, exactly while they are few and
+// never too low; one allocation's count takes few records and only the last one
+// stays in a base.
+func TestChannelsAreCountedInFewRecords(t *testing.T) {
+	s := newSim(t)
+	s.witness()
+	s.allocate(1, "group", "a", testOwner)
+	a := s.state.Allocation(1)
+	s.step(WorkCreated{Number: 1, Body: createdBody(1, *a.Accepted.Nonce, firstBoot)})
+	s.step(WorkStarted{Number: 1, StartMillis: 1})
+	const most = 1<<31 - 1
+	a.Profile.Channel.MaxChannels = most
+	before, entries, records := len(a.entries), len(s.groups), 0
+	for handed := int64(1); handed < most && handed > 0; {
+		s.session.runs[1].handed = handed - 1
+		s.step(HandChannel{ID: 1, Number: 1})
+		switch {
+		case a.Channels < handed, a.Channels > handed+handed/4, handed < exactChannels && a.Channels != handed:
+			t.Fatalf("the mark is %d at %d channels", a.Channels, handed)
+		}
+		handed, records = a.Channels+1, records+1
+	}
+	if records > 100 || len(s.groups) != entries+records || len(a.entries) != before+1 {
+		t.Errorf("%d records, %d groups, %d entries stay", records, len(s.groups)-entries, len(a.entries)-before)
+	}
+	a.Profile.Channel.MaxChannels = 2 // as the ledger says
+	s.checkFold()
+	if state, _, err := OpenBase(EncodeBase(s.state, nil)); err != nil || state.Allocation(1).Channels != a.Channels {
+		t.Errorf("from a base: %+v, %v", state, err)
+	}
+}

@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/quittance/quittance/profiles"
 	"github.com/quittance/quittance/protocol"
 )
 
@@ -32,6 +33,7 @@ const (
 	repliesEarly          // replies leave before their entries are durable
 	frontierLost          // the fold forgets that numbers were accepted
 	removalForgets        // removal is reported while the container is there
+	channelsLost          // a restart forgets how many channels left
 )
 
 // world runs the real Step against a model of everything around it, loses
@@ -46,8 +48,10 @@ type world struct {
 	durable    int // groups that are durable
 	held       []heldStep
 	containers map[protocol.ID]*container
-	pending    []Event           // results that the workers have not reported yet
-	acked      map[string]string // receipt index → leaf that a client has seen
+	pending    []Event                       // results that the workers have not reported yet
+	acked      map[string]string             // receipt index → leaf that a client has seen
+	handed     map[protocol.Number]int64     // channels that left, over all lives
+	handing    map[RequestID]protocol.Number // hand-overs under way
 	nonceOf    map[protocol.Number]protocol.ID
 }
 
@@ -73,7 +77,7 @@ type heldStep struct {
 }
 
 func newWorld(t testing.TB, d defect) *world {
-	w := &world{defect: d, decoded: decoded{}, containers: map[protocol.ID]*container{}, acked: map[string]string{}, nonceOf: map[protocol.Number]protocol.ID{}}
+	w := &world{defect: d, decoded: decoded{}, containers: map[protocol.ID]*container{}, acked: map[string]string{}, handed: map[protocol.Number]int64{}, handing: map[RequestID]protocol.Number{}, nonceOf: map[protocol.Number]protocol.ID{}}
 	w.sim = newSim(t)
 	w.durable = len(w.groups)
 	w.do(Witness{ID: 1, Caller: controller(testOwner)})
@@ -116,6 +120,12 @@ func (w *world) sync(groups int) {
 // answer notes what clients have seen: it must be there after every crash.
 func (w *world) answer(replies []Reply) {
 	for _, r := range replies {
+		if n, ok := w.handing[r.ID]; ok && r.Problem == nil {
+			w.handed[n]++
+			if most := testProfile("group", profiles.OOMKillGroup).Channel.MaxChannels; w.handed[n] > most {
+				w.fail("number %d gave %d channels, %d at most", n, w.handed[n], most) // I33
+			}
+		}
 		if a, ok := r.Body.(*protocol.EffectAnswer); ok && a.Receipt != nil {
 			receipt, err := protocol.DecodeReceipt(a.Receipt)
 			if err != nil {
@@ -218,6 +228,11 @@ func (w *world) crash() {
 	w.groups = w.groups[:w.durable]
 	w.held, w.pending = nil, nil
 	w.restart(w.boot)
+	if w.defect == channelsLost {
+		for _, r := range w.session.runs {
+			r.channels, r.handed = 0, 0
+		}
+	}
 	if w.defect == frontierLost {
 		w.state.Accepted = w.state.Released
 		w.state.allocations = map[protocol.Number]*Allocation{}
@@ -344,6 +359,13 @@ func (w *world) act(action string) {
 		w.do(Consume{ID: w.nextID, Caller: controller(testOwner), Number: number, Body: protocol.ConsumeRequest{Purpose: "a", LeafHash: leaf}})
 	case "release":
 		w.do(Release{ID: w.nextID, Caller: controller(testOwner), Body: protocol.ReleaseRequest{Frontier: number}})
+	case "channel": // dialled at once, and handed out unless it is refused
+		w.do(TakeChannel{ID: w.nextID, Caller: controller(testOwner), Number: number, Body: protocol.ChannelRequest{Purpose: "a"}})
+		if len(w.replies) == 1 && w.replies[0].Problem == nil {
+			w.nextID++
+			w.handing[w.nextID] = number
+			w.do(HandChannel{ID: w.nextID, Number: number})
+		}
 	case "exit":
 		w.containers[w.nonceOf[number]].running, w.containers[w.nonceOf[number]].ended = false, true
 		w.pending = append(w.pending, WorkExited{Number: number, Body: exitFacts(0, protocol.VerdictNotKilled)})
@@ -396,7 +418,13 @@ func TestModelWithCrashes(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(t, noDefect)
 		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
-			w.act(rapid.SampledFrom(w.actions()).Draw(rt, "action"))
+			actions := w.actions()
+			for _, n := range w.state.Numbers() {
+				if w.state.Allocation(n).Started != nil {
+					actions = append(actions, fmt.Sprintf("channel %d", n))
+				}
+			}
+			w.act(rapid.SampledFrom(actions).Draw(rt, "action"))
 			if w.err != "" {
 				rt.Fatal(w.err)
 			}
@@ -415,6 +443,7 @@ func TestModelCatchesDefects(t *testing.T) {
 		effectsEarly:   {"allocate 1", "crash"},
 		repliesEarly:   {"burn 1", "crash"},
 		frontierLost:   {"allocate 1", "sync", "crash", "allocate 1", "sync"},
+		channelsLost:   {"allocate 1", "sync", "report 0", "sync", "report 0", "sync", "channel 1", "channel 1", "sync", "crash", "report 0", "channel 1", "sync"},
 		removalForgets: {"allocate 1", "sync", "retire 1", "sync", "report 0", "sync", "report 0", "sync"},
 	}
 	for d, actions := range scripts {
@@ -478,7 +507,7 @@ func (w *world) clone() *world {
 		c.containers[nonce] = &one
 	}
 	c.held, c.pending = slices.Clone(w.held), slices.Clone(w.pending)
-	c.acked, c.nonceOf = maps.Clone(w.acked), maps.Clone(w.nonceOf)
+	c.acked, c.nonceOf, c.handed, c.handing = maps.Clone(w.acked), maps.Clone(w.nonceOf), maps.Clone(w.handed), maps.Clone(w.handing)
 	return &c
 }
 

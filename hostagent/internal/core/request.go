@@ -105,11 +105,17 @@ func (x *stepper) checkNext(n protocol.Number) *protocol.Problem {
 		p.Expected = expected
 		return p
 	}
-	for _, ahead := range []string{x.v.ownerAhead, x.v.engineAhead} {
+	for _, ahead := range []string{x.v.ownerAhead, x.v.engineAhead, x.v.foreign} {
 		if ahead != "" {
 			return protocol.NewProblem(protocol.CodeLedgerBehind, ahead,
 				"an operator follows the runbook ledger_behind; existing allocations can still be retired")
 		}
+	}
+	if !x.v.listed {
+		p := protocol.NewProblem(protocol.CodeEngineUnavailable,
+			"since the agent started, what the engine holds has not been compared with the ledger", "send this again later")
+		p.RetryAfterMillis = 1000
+		return p
 	}
 	if !x.v.witnessed {
 		return protocol.NewProblem(protocol.CodeWitnessRequired,
@@ -388,6 +394,20 @@ func (x *stepper) takeChannel(e TakeChannel) {
 	}
 	r.channels++
 	x.reply(e.ID, 200, &ChannelGrant{Number: e.Number, Network: a.Profile.Channel.Network, Address: a.Profile.Channel.Address})
+}
+
+// handChannel counts a channel for good before it leaves (I33).
+func (x *stepper) handChannel(e HandChannel) {
+	a, r := x.s.allocations[e.Number], x.v.runs[e.Number]
+	if r == nil {
+		x.refuse(e.ID, protocol.NewProblem(protocol.CodeExited, fmt.Sprintf("the worker of number %d has ended", e.Number), "read its exit and retire it"))
+		return
+	}
+	r.handed++
+	if r.handed > a.Channels {
+		x.intend(intentChannels, a.Number, channelsBody{Reserved: reserveChannels(r.handed, a.Profile.Channel.MaxChannels)})
+	}
+	x.reply(e.ID, 200, nil)
 }
 
 // witness takes note of what the owner holds (I9).

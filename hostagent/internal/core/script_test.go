@@ -172,6 +172,8 @@ func (r *script) run(words []string) string {
 		r.ask(func(id RequestID) Event {
 			return TakeChannel{ID: id, Caller: controller(testOwner), Number: num(1), Body: protocol.ChannelRequest{Purpose: word(2)}}
 		})
+	case "hand-channel":
+		r.ask(func(id RequestID) Event { return HandChannel{ID: id, Number: num(1)} })
 	case "return-channel":
 		r.step(ReturnChannel{Number: num(1)})
 	case "get": // N UNTIL MILLIS
@@ -186,7 +188,11 @@ func (r *script) run(words []string) string {
 		r.ask(func(id RequestID) Event { return SetOwner{ID: id, Caller: Caller{Operator: true}, Owner: otherOwner} })
 	case "engine": // up | down
 		r.step(EngineChanged{Engine: protocol.Engine{Available: word(1) == "up"}})
-	case "listed": // ours N | stranger N | foreign
+	case "listed": // ours N | stranger N | foreign | nothing
+		if word(1) == "nothing" {
+			r.step(EngineListed{})
+			break
+		}
 		l := Listed{ID: "q-listed", Generation: testGeneration, Nonce: protocol.ID(strings.Repeat("f", 32))}
 		switch word(1) {
 		case "ours":

@@ -41,7 +41,9 @@ type Session struct {
 	devices     []protocol.Device // as they were last found; shown, never granted from
 	witnessed   bool              // the owner presented what it holds since the start
 	witnessSize int64             // of the last checkpoint that was presented
-	engineAhead string            // what the engine holds that the ledger lacks (I9); "" for nothing
+	listed      bool              // the engine's containers were compared with the ledger since the start
+	engineAhead string            // what the engine held that the ledger lacks (I9), for the agent's life; "" for nothing
+	foreign     string            // what the engine holds of other generations, by its last listing; "" for nothing
 	ownerAhead  string            // likewise what the owner presented last
 	heardAt     int64             // boot-time milliseconds of the owner's last request, 0 for none
 	heardWall   protocol.Timestamp
@@ -94,7 +96,8 @@ type run struct {
 	phase     phase
 	step      string
 	stepError string
-	channels  int64
+	channels  int64 // reserved and handed out, of earlier lives too
+	handed    int64 // of these, those that were handed out
 	oom       bounded
 	stuck     bounded
 	stuckFrom int64 // boot-time milliseconds at which the failing step began

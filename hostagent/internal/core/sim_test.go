@@ -72,6 +72,7 @@ func (s *sim) restart(boot protocol.ID) {
 	s.step(Started{Versions: protocol.Versions{Agent: "test", Protocol: []int{1}}})
 	// What the agent itself does right after its start.
 	effects := s.effects
+	s.step(EngineListed{})
 	s.step(EngineChanged{Engine: protocol.Engine{Available: true}})
 	s.step(ProfilesLoaded{Profiles: testProfiles()})
 	s.effects = effects

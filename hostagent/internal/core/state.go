@@ -57,11 +57,16 @@ type Allocation struct {
 	Consumed   bool
 
 	Stuck         *protocol.StuckBody // nil unless stuck now
+	Channels      int64               // never fewer than were handed out; see channelsBody
 	StuckReceipts int64               // stuck receipts written so far
 	OOMReceipts   int64               // oom_observed receipts written so far
 
 	// entries are the allocation's records in order, as a base repeats them.
 	entries []Entry
+	// channelsAt is the position of the last channels intent among them, the
+	// only one that is kept; 0 where there is none, since the first entry is the
+	// acceptance's.
+	channelsAt int
 	// receipts are those among them that are published.
 	receipts []Written
 }
@@ -172,6 +177,13 @@ func applyIntent(s *State, e Entry) error {
 		a.Retire, a.RetireAt = b, in.Boot
 	case *exitedBody:
 		a.ExitedAt = in.Boot
+	case *channelsBody:
+		a.Channels = b.Reserved
+		if a.channelsAt > 0 {
+			// A base that is being written may still read the old entries.
+			a.entries = slices.Delete(slices.Clone(a.entries), a.channelsAt, a.channelsAt+1)
+		}
+		a.channelsAt = len(a.entries)
 	}
 	a.entries = append(a.entries, e)
 	return nil

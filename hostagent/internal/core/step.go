@@ -2,6 +2,7 @@ package core
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -42,6 +43,8 @@ func Step(s *State, v *Session, now Now, e Event) Output {
 		x.release(e)
 	case TakeChannel:
 		x.takeChannel(e)
+	case HandChannel:
+		x.handChannel(e)
 	case Witness:
 		x.witness(e)
 	case Drain:
@@ -51,7 +54,7 @@ func Step(s *State, v *Session, now Now, e Event) Output {
 	case Cancel:
 		x.cancel(e)
 	case ReturnChannel:
-		if r := v.runs[e.Number]; r != nil && r.channels > 0 {
+		if r := v.runs[e.Number]; r != nil && r.channels > r.handed {
 			r.channels--
 		}
 	case Heard:
@@ -151,7 +154,7 @@ func (x *stepper) started(e Started) {
 			x.v.runs[n] = &run{phase: phaseRemoving}
 			x.effect(removeEffect(a, false))
 		default:
-			x.v.runs[n] = &run{phase: phaseInspecting}
+			x.v.runs[n] = &run{phase: phaseInspecting, channels: a.Channels, handed: a.Channels}
 			x.effect(InspectEffect{
 				Number: n, Nonce: *a.Accepted.Nonce, Profile: a.Profile, Created: a.Created, Ran: a.Started != nil,
 				Rebooted: rebooted[n],
@@ -166,13 +169,20 @@ func removeEffect(a *Allocation, unsettled bool) RemoveEffect {
 
 // engineListed compares what the engine has with what the ledger knows (I9).
 // Containers of retired numbers that appeared late are swept; what the ledger
-// cannot know stops new work.
+// cannot know stops new work: for as long as it is there where another
+// generation made it, and for the agent's life where this one did, since then
+// the ledger is behind whoever removes the container.
 func (x *stepper) engineListed(e EngineListed) {
+	var others []protocol.ID
+	example := map[protocol.ID]string{}
 	for _, c := range e.Containers {
 		a := x.s.ByNonce(c.Nonce)
 		switch {
 		case c.Generation != x.s.Generation:
-			x.v.engineAhead = fmt.Sprintf("the engine holds container %s of generation %s: stop the agent and run `hostagent ledger abandon %s`, or put that generation's state directory back", c.ID, c.Generation, c.Generation)
+			if example[c.Generation] == "" {
+				others = append(others, c.Generation)
+				example[c.Generation] = c.ID
+			}
 		case a != nil && a.Retired == nil:
 		case a != nil || (c.Number.Valid() && c.Number <= x.s.Released):
 			x.effect(SweepEffect{ID: c.ID, Nonce: c.Nonce, Number: c.Number})
@@ -180,6 +190,25 @@ func (x *stepper) engineListed(e EngineListed) {
 			x.v.engineAhead = fmt.Sprintf("the engine holds container %s, which the ledger does not know: it was restored from an older copy; put the newest one back, or stop the agent and run `hostagent ledger abandon %s`", c.ID, x.s.Generation)
 		}
 	}
+	x.v.listed, x.v.foreign = true, foreign(others, example)
+}
+
+// shownGenerations bounds how many of the engine's generations a refusal names.
+const shownGenerations = 8
+
+// foreign says whose containers block new work and the way out, "" for none.
+func foreign(others []protocol.ID, example map[protocol.ID]string) string {
+	if len(others) == 0 {
+		return ""
+	}
+	slices.Sort(others)
+	var held, names []string
+	for _, id := range others[:min(len(others), shownGenerations)] {
+		held = append(held, fmt.Sprintf("container %s of generation %s", example[id], id))
+		names = append(names, string(id))
+	}
+	return fmt.Sprintf("the engine holds %s: stop the agent and run `hostagent ledger abandon %s`, or put the state directory back that they belong to",
+		strings.Join(held, ", "), strings.Join(names, " "))
 }
 
 // heard starts the leases anew when the owner asks for anything.

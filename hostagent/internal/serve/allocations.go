@@ -204,6 +204,13 @@ func (h *Handler) channel(r *request) (answer, *protocol.Problem) {
 		return answer{}, h.undialled(grant.Number, err)
 	}
 	failpoint.Hit(failpoint.ChannelDialled)
+	id = h.cfg.Core.NewRequestID()
+	if _, p := h.ask(r, id, core.HandChannel{ID: id, Number: grant.Number}); p != nil {
+		if err := stream.Close(); err != nil {
+			h.cfg.Logger.Warn("channel_close_failed", "number", int64(grant.Number), "error", err)
+		}
+		return answer{}, p
+	}
 	return answer{raw: func(w http.ResponseWriter) {
 		if err := uds.Handover(w, r.http, stream); err != nil {
 			h.cfg.Logger.Info("handover_broke_off", "number", int64(grant.Number), "error", err)

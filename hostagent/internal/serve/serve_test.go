@@ -129,6 +129,7 @@ func (a *agent) start() {
 	ctx, stop := context.WithCancel(context.Background())
 	over := make(chan error, 1)
 	go func() { over <- c.Run(ctx, protocol.Versions{Agent: "test", Protocol: []int{1}}) }()
+	c.Post(core.EngineListed{})
 	a.end = func() {
 		stop()
 		if err := errors.Join(<-over, j.Close()); err != nil {
