@@ -44,9 +44,9 @@ const MaxBaseBytes = 256 << 20
 // BaseBytesPerAllocation bounds what one unreleased allocation adds to a base,
 // the receipt log's snapshot included, at the life that a profile and a
 // controller ordinarily make: the longest purpose and note, eight OOM
-// observations. A segment that holds this much for each allocation that may be
+// observations, all devices that one acceptance may list. A segment that holds this much for each allocation that may be
 // unreleased takes every base without new disk space (I36).
-const BaseBytesPerAllocation = 48 << 10
+const BaseBytesPerAllocation = 56 << 10
 
 // EncodeBase writes a state as a base record; tree is the receipt log's own
 // snapshot at the state's size and is returned by [OpenBase] as it is.

@@ -2,6 +2,7 @@ package core
 
 import (
 	"encoding/base64"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -33,7 +34,13 @@ func TestBaseBytesPerAllocation(t *testing.T) {
 	s.witness()
 	purpose, kills, peak := strings.Repeat("p", 128), int64(1<<40), int64(1<<40)
 	before := len(EncodeBase(s.state, nil))
-	s.allocate(1, "group", purpose, testOwner)
+	s.offered = []Offered{{Kind: testKind, Names: []string{testKind + "=0"}, Spec: "sha256:" + hex64}}
+	for i := range maxLeasedBytes/40 - 4 {
+		s.offered[0].Nodes = append(s.offered[0].Nodes, fmt.Sprintf("/dev/%032d", i))
+	}
+	if r := s.allocate(1, "card", purpose, testOwner); r.Problem != nil {
+		t.Fatalf("allocate: %+v", r.Problem)
+	}
 	nonce := *s.state.Allocation(1).Accepted.Nonce
 	s.step(WorkCreated{Number: 1, Body: createdBody(1, nonce, firstBoot)})
 	s.step(WorkStarted{Number: 1, StartMillis: 1})

@@ -19,11 +19,12 @@ type Offered struct {
 	Fault string          // why it would not work now; "" if it would
 }
 
-// Bounds of what one acceptance says of its devices, so that its receipt stays
-// within a receipt's ceiling.
+// Bounds of what one acceptance says of its devices: a receipt has its ceiling,
+// and so has what an allocation adds to a base. Eight cards with an index, a
+// UUID and three nodes each take 3 KiB.
 const (
 	maxAliases     = 4
-	maxLeasedBytes = protocol.MaxReceiptBytes / 2
+	maxLeasedBytes = 4 << 10
 	shownDevices   = 6 // in a refusal
 )
 

@@ -43,6 +43,8 @@ type sim struct {
 	boot    protocol.ID
 	mode    protocol.CgroupMode
 
+	offered []Offered // what every request finds on the host
+
 	groups  [][]Entry // the ledger, one group for each Step that wrote
 	effects []Effect  // of the last step
 	replies []Reply   // of the last step
@@ -53,7 +55,7 @@ type sim struct {
 func newSim(t testing.TB) *sim {
 	s := &sim{
 		t: t, now: Now{BootMillis: 1_000_000, Wall: 1_796_046_230_000_000}, boot: firstBoot, mode: protocol.CgroupV1,
-		bounds: Bounds{MaxSlots: 3, MaxUnreleased: 3, StuckAfterMillis: 60_000},
+		bounds: Bounds{MaxSlots: 3, MaxUnreleased: 3, StuckAfterMillis: 60_000}, offered: cards(),
 	}
 	s.groups = [][]Entry{{Genesis(testGeneration, s.now.Wall, protocol.GenesisBody{HostKey: "key", BootID: firstBoot})}}
 	s.restart(firstBoot)
@@ -80,13 +82,31 @@ func (s *sim) restart(boot protocol.ID) {
 
 func testProfiles() []Loaded {
 	var list []Loaded
-	for _, p := range []*profiles.Profile{testProfile("group", profiles.OOMKillGroup), testProfile("observe", profiles.OOMObserve)} {
+	card, pair := testProfile("card", profiles.OOMKillGroup), testProfile("pair", profiles.OOMKillGroup)
+	card.Resources.Devices = []profiles.DeviceRequest{{Kind: testKind, Count: 1}}
+	pair.Resources.Devices = []profiles.DeviceRequest{{Kind: testKind, Count: 2}}
+	for _, p := range []*profiles.Profile{
+		testProfile("group", profiles.OOMKillGroup), testProfile("observe", profiles.OOMObserve), card, pair,
+	} {
 		list = append(list, Loaded{Profile: p, Info: protocol.ProfileInfo{
 			Name: p.Name, Digest: p.Digest(), Available: true, ImageDigest: "sha256:" + hex64, Limits: p.Limits(),
 		}})
 	}
 	broken := Loaded{Info: protocol.ProfileInfo{Name: "broken", Reason: "the file cannot be read"}}
 	return append(list, broken)
+}
+
+const testKind = "quittance.test/card"
+
+// cards are two devices, the first of which has a second name and shares a node
+// with a third one.
+func cards() []Offered {
+	name := func(n string) string { return testKind + "=" + n }
+	return []Offered{
+		{Kind: testKind, Names: []string{name("0"), name("UUID-0")}, Nodes: []string{"/dev/card0", "/dev/render0"}, Spec: "sha256:" + hex64},
+		{Kind: testKind, Names: []string{name("0:1")}, Nodes: []string{"/dev/card0", "/dev/slice1"}, Spec: "sha256:" + hex64},
+		{Kind: testKind, Names: []string{name("1")}, Nodes: []string{"/dev/card1"}, Spec: "sha256:" + hex64},
+	}
 }
 
 func digestOf(profile string) protocol.Digest {
@@ -193,7 +213,7 @@ func (s *sim) allocate(n protocol.Number, profile, purpose string, owner protoco
 	return s.ask(func(id RequestID) Event {
 		return Allocate{ID: id, Caller: controller(owner), Number: n, Nonce: nonce, Body: protocol.AllocateRequest{
 			Profile: profile, ProfileDigest: digestOf(profile), Purpose: purpose,
-		}}
+		}, Devices: s.offered}
 	})
 }
 

@@ -124,7 +124,8 @@ func (a *agent) start() {
 	a.handler = serve.New(serve.Config{
 		Core: c, Receipts: j.Receipts(), Workers: idleWorkers{dialled: channel.ErrNotConnectable}, Generation: a.signer.Generation(), HostKey: key,
 		Versions: protocol.Versions{Agent: "test", Protocol: []int{1}}, ControllerUIDs: []int{controllerUID}, OperatorUIDs: []int{operatorUID},
-		Now: clock{}.Now, NoSpace: func() bool { return false }, Logger: hclog.New(&hclog.LoggerOptions{Output: a.log}),
+		Now: clock{}.Now, NoSpace: func() bool { return false }, Devices: func(string) []core.Offered { return nil },
+		Logger: hclog.New(&hclog.LoggerOptions{Output: a.log}),
 	})
 	ctx, stop := context.WithCancel(context.Background())
 	over := make(chan error, 1)
