@@ -61,13 +61,15 @@ vm-setup:
 
 .PHONY: vm
 vm: setup vm-setup ## packages, units and power cuts on a whole machine in QEMU; as root
-	@rm -f build/vm/table.txt
-	@$(LANES) -timeout 40m vm; status=$$?; cat build/vm/table.txt; exit $$status
+	@rm -f build/vm/table.txt build/vm/console.log
+	@$(LANES) -timeout 60m vm; status=$$?; \
+	if [ $$status -ne 0 ] && [ -f build/vm/console.log ]; then tail -n 200 build/vm/console.log; fi; \
+	if [ -f build/vm/table.txt ]; then cat build/vm/table.txt; fi; exit $$status
 
 CUTS ?= 30
 .PHONY: vm-soak
-vm-soak: setup vm-setup ## the same with CUTS (default 30) power cuts
-	$(GO) test -tags vm -count=1 -timeout 24h -v -run TestMachine ./integration/vm -args -cuts $(CUTS)
+vm-soak: setup vm-setup ## the same with CUTS (default 30) power cuts, 200 kills and every order of acts
+	$(GO) test -tags vm -count=1 -timeout 24h -v -run TestMachine ./integration/vm -args -cuts $(CUTS) -kills 200 -mixed
 
 .PHONY: test
 test: setup lint ## everything, with one count at the end; as root

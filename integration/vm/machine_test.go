@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +26,9 @@ import (
 
 var (
 	cuts  = flag.Int("cuts", 5, "power cuts")
+	kills = flag.Int("kills", 40, "kills by the kernel under late readers")
+	mixed = flag.Bool("mixed", false, "also every order of two different acts on two units, each looked at by itself")
+	only  = flag.String("only", "", "checks and rows to run beside the needed ones, separated by commas, to try them; power-cuts and reboot too")
 	reuse = flag.Bool("reuse", false, "use the packages of the last run, to try a test quickly")
 	accel = flag.String("accel", "tcg", "QEMU's accelerators, the first that works: tcg, kvm:tcg")
 )
@@ -32,7 +36,7 @@ var (
 // Bounds under software emulation on a shared machine.
 const (
 	bootLimit = 6 * time.Minute
-	rowLimit  = 8 * time.Minute
+	rowLimit  = 15 * time.Minute
 )
 
 // row is one check: what the guest is asked.
@@ -56,13 +60,21 @@ func needed(r row) row {
 // checks share the first boot, in this order.
 var checks = []row{
 	needed(ask("install")), ask("files"), ask("units"), ask("unit-files"), ask("security"), needed(ask("configure")),
-	ask("socket-activation"), ask("reload"), ask("controller-job"), needed(ask("take-owner")),
-	ask("life"), ask("oom-group"), ask("oom-observe"),
+	ask("socket-activation"), ask("reload"), needed(ask("controller-job")), ask("journal-job"), needed(ask("take-owner")),
+	ask("life"), ask("journal"), ask("oom-group"), ask("oom-observe"),
 	disturbed("daemon-reload"), disturbed("daemon-reexec"), disturbed("agent-restart"), disturbed("agent-killed"),
 	disturbed("containerd-restart"), disturbed("containerd-killed"), disturbed("everything-killed"),
 	ask("watchdog"), ask("shim-killed"), ask("workers-unit"), ask("users"), ask("upgrade"), ask("removal-refused"),
-	ask("oom-host"), ask("nothing-left"),
+	ask("oom-host"), ask("oom-daemon"), ask("oom-mark"), ask("nothing-left"),
 }
+
+// acts on a unit. Every order of two units with one act is a row; with -mixed
+// every order of two acts too.
+var acts = []string{"stop", "restart", "kill"}
+
+// pairsAtOnce is how many ordered pairs of units are acted on between two looks
+// at the machine, without -mixed.
+const pairsAtOnce = 4
 
 // disturbed is something done to the machine under a live worker with an open
 // channel.
@@ -79,13 +91,26 @@ func TestMachine(t *testing.T) {
 	for _, r := range checks {
 		l.row(t, r)
 	}
-	l.reboot(t)
+	l.row(t, row{name: "oom-late-readers", command: "kills", arguments: []string{fmt.Sprint(*kills), l.witness.Last()}})
+	if wanted("reboot") {
+		l.reboot(t)
+	}
 	l.row(t, needed(row{name: "release", command: "give-owner", arguments: []string{l.witness.Last()}}))
+	for _, first := range acts {
+		for _, second := range acts {
+			l.orders(t, first, second)
+		}
+	}
 	for n := range *cuts {
 		t.Run(fmt.Sprintf("power-cut-%d", n+1), func(t *testing.T) { l.powerCut(t, n+1) })
 	}
 	l.row(t, ask("purge-and-reinstall"))
 	l.powerOff(t)
+}
+
+// wanted reports whether something that is not needed is to run.
+func wanted(name string) bool {
+	return *only == "" || slices.Contains(strings.Split(*only, ","), name)
 }
 
 // lab is the machine and what is known of it.
@@ -96,6 +121,7 @@ type lab struct {
 	witness *witness.Witness
 	broken  string // the needed row that failed
 	table   []string
+	began   time.Time
 }
 
 // newLab builds everything that the machine is given.
@@ -104,7 +130,7 @@ func newLab(t *testing.T) *lab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &lab{dir: filepath.Join(root, "build", "vm"), witness: witness.New()}
+	l := &lab{dir: filepath.Join(root, "build", "vm"), witness: witness.New(), began: time.Now()}
 	base, err := disk.System(t.Context(), l.dir, time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -216,16 +242,25 @@ func (l *lab) close(t *testing.T, payload string) {
 			t.Error(err)
 		}
 	}
-	text := strings.Join(l.table, "\n") + "\n"
-	t.Logf("\n%s", text)
-	if err := os.WriteFile(filepath.Join(l.dir, "table.txt"), []byte(text), 0o644); err != nil {
-		t.Error(err)
-	}
+	l.tell(t, "everything", verdict(t), l.began, "")
+	t.Logf("\n%s", strings.Join(l.table, "\n"))
 }
 
-func (l *lab) tell(name, verdict string, began time.Time, text string) {
+func verdict(t *testing.T) string {
+	if t.Failed() {
+		return "FAIL"
+	}
+	return "ok"
+}
+
+// tell adds a line to the table and writes it: a run that is interrupted has
+// one too.
+func (l *lab) tell(t *testing.T, name, verdict string, began time.Time, text string) {
 	line := fmt.Sprintf("%-4s  %-32s %6.1f s  %s", verdict, name, time.Since(began).Seconds(), text)
 	l.table = append(l.table, line)
+	if err := os.WriteFile(filepath.Join(l.dir, "table.txt"), []byte(strings.Join(l.table, "\n")+"\n"), 0o644); err != nil {
+		t.Error(err)
+	}
 }
 
 func (l *lab) boot(t *testing.T) {
@@ -238,11 +273,14 @@ func (l *lab) boot(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.machine = m
-	l.tell("boot", "ok", began, "")
+	l.tell(t, "boot", "ok", began, "")
 }
 
 // row runs one check as a subtest.
 func (l *lab) row(t *testing.T, r row) {
+	if !r.needed && !wanted(r.name) {
+		return
+	}
 	t.Run(r.name, func(t *testing.T) { l.do(t, r) })
 }
 
@@ -257,14 +295,14 @@ func (l *lab) do(t *testing.T, r row) (text string, notes []string) {
 	text, notes, err := l.machine.Do(ctx, func(said string) { t.Log(said) }, r.command, r.arguments...)
 	err = errors.Join(err, l.keep(r.command, notes))
 	if err != nil {
-		l.tell(r.name, "FAIL", began, strings.SplitN(err.Error(), "\n", 2)[0])
+		l.tell(t, r.name, "FAIL", began, strings.SplitN(err.Error(), "\n", 2)[0])
 		if r.needed {
 			l.broken = r.name
 		}
 		l.diagnose(t, r.name)
 		t.Fatal(err)
 	}
-	l.tell(r.name, "ok", began, text)
+	l.tell(t, r.name, "ok", began, text)
 	return text, notes
 }
 
@@ -277,7 +315,7 @@ func (l *lab) keep(command string, notes []string) error {
 				return err
 			}
 		}
-	case "controller-job", "give-owner", "settle":
+	case "controller-job", "kills", "give-owner", "orders", "settle":
 		for _, note := range notes {
 			if err := l.witness.Take(note); err != nil {
 				return err
@@ -321,10 +359,43 @@ func (l *lab) reboot(t *testing.T) {
 			l.broken = "reboot"
 			t.Fatal(err)
 		}
-		l.tell("reboot", "ok", began, "")
+		l.tell(t, "reboot", "ok", began, "")
 	})
+	l.row(t, ask("boot-order"))
 	l.row(t, row{name: "reboot-units", command: "units"})
 	l.row(t, row{name: "reboot-allocations", command: "reboot-audit", arguments: left})
+}
+
+// orders acts on every ordered pair of units under load. Between different acts
+// that is many, so those are for -mixed.
+func (l *lab) orders(t *testing.T, first, second string) {
+	every := pairsAtOnce
+	name := "orders-" + first
+	switch {
+	case first != second && !*mixed:
+		return
+	case first != second:
+		name += "-" + second
+		every = 1
+	case *mixed:
+		every = 1
+	}
+	if !wanted(name) {
+		return
+	}
+	t.Run(name, func(t *testing.T) {
+		l.do(t, row{name: name, command: "orders", arguments: []string{l.witness.Last(), name, first, second, fmt.Sprint(every)}})
+		// No job lost or run twice, no number lost or used twice (I5 I8 I27).
+		if err := l.witness.Story(true); err != nil {
+			l.diagnose(t, name)
+			t.Fatal(err)
+		}
+		for _, job := range l.witness.Jobs() {
+			if l.witness.Ends()[job] == "" {
+				t.Errorf("job %s was acknowledged and never ended", job)
+			}
+		}
+	})
 }
 
 // powerOff ends the machine in order.
@@ -375,7 +446,7 @@ func (l *lab) powerCut(t *testing.T, n int) {
 			lost++
 		}
 	}
-	l.tell(fmt.Sprintf("power-cut-%d", n), "ok", began, fmt.Sprintf(
+	l.tell(t, fmt.Sprintf("power-cut-%d", n), "ok", began, fmt.Sprintf(
 		"after %.1f s; %d receipts sent out, %d of %d jobs had ended; afterwards %d receipts, %d executions lost to the cut",
 		after.Seconds(), sent, ended, acknowledged, l.witness.Receipts(), lost))
 }

@@ -33,7 +33,7 @@ import (
 // system, a kernel made for virtual machines, and the engine.
 var packages = []string{
 	"systemd-sysv", "udev", "dbus", "kmod", "iproute2", "procps", "e2fsprogs", "linux-image-cloud-amd64",
-	"containerd", "runc", "catatonit",
+	"containerd", "runc", "catatonit", "systemd-oomd",
 }
 
 // customize sets the system up; it is given its root as $1.

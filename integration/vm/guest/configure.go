@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,6 +42,9 @@ func configure(ctx context.Context, t *task) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if err := hole(thrashFile, thrashSize); err != nil {
+		return "", err
+	}
 	profiles := map[string]string{
 		"langid":   imageLine.ReplaceAllLiteralString(string(example), "image = "+quote(langid)),
 		"steady":   testProfile("steady", tester, "kill-group", "64MiB", "serve"),
@@ -47,6 +52,12 @@ func configure(ctx context.Context, t *task) (string, error) {
 		// The child eats more than the limit; its parent goes on if it may.
 		"group":   testProfile("group", tester, "kill-group", "64MiB", "parent", "256"),
 		"observe": testProfile("observe", tester, "observe", "64MiB", "parent", "256"),
+		"hold":    testProfile("hold", tester, "kill-group", "64MiB", "serve"),
+		"chatty":  testProfile("chatty", tester, "kill-group", "64MiB", "serve") + "[logs]\njournal = true\n",
+		"thrash": testProfile("thrash", tester, "kill-group", "64MiB", "thrash", thrashFile) +
+			fmt.Sprintf("[filesystem]\nmounts = [{ source = %q, target = %q }]\n", thrashFile, thrashFile),
+		// It is over its limit as soon as it runs.
+		"killed": testProfile("killed", tester, "kill-group", "32MiB", "eat", "96"),
 		// The machine's greatest, far below its own limit.
 		"greedy": testProfile("greedy", tester, "observe", "8GiB", "parent", "256"),
 	}
@@ -69,11 +80,14 @@ func configure(ctx context.Context, t *task) (string, error) {
 			return "", err
 		}
 	}
+	if err := writeFile("/etc/quittance/offerings/hold.toml", holdOffering); err != nil {
+		return "", err
+	}
 	config, err := os.ReadFile(controllerConfig)
 	if err != nil {
 		return "", err
 	}
-	if err := writeFile(controllerConfig, strings.Replace(string(config), "\ncount = 1\n", "\ncount = 2\n", 1)); err != nil {
+	if err := writeFile(controllerConfig, strings.Replace(string(config), "\ncount = 1\n", "\ncount = 3\n", 1)); err != nil {
 		return "", err
 	}
 	if out, err := run(ctx, "/usr/sbin/hostagent", "config", "check"); err != nil {
@@ -82,7 +96,7 @@ func configure(ctx context.Context, t *task) (string, error) {
 	if _, err := run(ctx, "systemctl", "restart", agentUnit); err != nil {
 		return "", err
 	}
-	if err := awaitProfiles(ctx, "langid", "steady", "group", "observe", "greedy"); err != nil {
+	if err := awaitProfiles(ctx, slices.Collect(maps.Keys(profiles))...); err != nil {
 		return "", err
 	}
 	// The machine's key, for the test: it knows it from here and not from the
@@ -93,6 +107,23 @@ func configure(ctx context.Context, t *task) (string, error) {
 	}
 	return fmt.Sprintf("%d profiles available", len(profiles)), t.note("%s", strings.TrimSpace(string(key)))
 }
+
+// holdOffering is of jobs that last until their worker is told to finish.
+const holdOffering = `kind = "hold.text.v1"
+profile = "hold"
+adapter = "http"
+[input]
+content_type = "text/plain"
+from = "job"
+max = "64KiB"
+[request]
+method = "POST"
+path = "/hold"
+timeout = "1h"
+[response]
+content_type = "text/plain"
+max = "64KiB"
+`
 
 // importImage loads an archive of the payload and returns what pins it.
 func importImage(ctx context.Context, name string) (string, error) {
@@ -122,6 +153,14 @@ oom = %q
 [process]
 init = true
 `, name, image, strings.Join(quoted, ", "), memory, oom)
+}
+
+// hole makes a file of a size without anything in it.
+func hole(path string, size int64) error {
+	if err := os.WriteFile(path, nil, 0o644); err != nil {
+		return err
+	}
+	return os.Truncate(path, size)
 }
 
 func appendTo(path, text string) error {

@@ -25,6 +25,9 @@ const article = "Todos los seres humanos nacen libres e iguales en dignidad y de
 // storeOwnerFile keeps the controller's owner id for giveOwner.
 const storeOwnerFile = "/root/controller-owner"
 
+// jobFile keeps the id of controllerJob's job for journalOfJob.
+const jobFile = "/root/job"
+
 // controllerJob starts the controller's unit, runs one job through everything,
 // verifies its receipts, and notes the whole log. The first start makes the
 // controller the owner of the generation.
@@ -60,6 +63,9 @@ func controllerJob(ctx context.Context, t *task) (string, error) {
 	began := time.Now()
 	id, err := submit(ctx, string(protocol.NewID()))
 	if err != nil {
+		return "", err
+	}
+	if err := writeFile(jobFile, id); err != nil {
 		return "", err
 	}
 	state, result, err := awaitJob(ctx, id)
@@ -118,25 +124,34 @@ func awaitService(ctx context.Context) error {
 
 // submit creates a job under an operation id and returns its id.
 func submit(ctx context.Context, operation string) (string, error) {
+	return submitKind(ctx, "langid.text.v1", article, operation)
+}
+
+func submitKind(ctx context.Context, kind, input, operation string) (string, error) {
 	var id string
 	err := await(ctx, patience, "the job is created", func() (err error) {
 		// A kind is known once the lanes announced it.
-		id, err = runAs(ctx, nil, article, "agentctl", "jobs", "submit", "--operation-id", operation, "--new-intent", "langid.text.v1", "-")
+		id, err = runAs(ctx, nil, input, "agentctl", "jobs", "submit", "--operation-id", operation, "--new-intent", kind, "-")
 		return err
 	})
 	return id, err
+}
+
+func getJob(ctx context.Context, id string) (api.Job, error) {
+	var job api.Job
+	out, err := run(ctx, "agentctl", "jobs", "get", id, "-o", "json")
+	if err != nil {
+		return job, err
+	}
+	return job, api.Decode([]byte(out), 1<<20, &job)
 }
 
 // awaitJob waits until a job has ended and its attempts too, and returns its
 // state and result.
 func awaitJob(ctx context.Context, id string) (state api.JobState, result string, err error) {
 	err = await(ctx, 4*patience, "job "+id+" has ended", func() error {
-		out, err := run(ctx, "agentctl", "jobs", "get", id, "-o", "json")
+		job, err := getJob(ctx, id)
 		if err != nil {
-			return err
-		}
-		var job api.Job
-		if err := api.Decode([]byte(out), 1<<20, &job); err != nil {
 			return err
 		}
 		state = job.State
@@ -151,7 +166,10 @@ func awaitJob(ctx context.Context, id string) (state api.JobState, result string
 		return nil
 	})
 	if err == nil && state == api.JobFinished {
-		result, err = run(ctx, "agentctl", "jobs", "result", id)
+		err = await(ctx, patience, "the result of job "+id, func() (err error) {
+			result, err = run(ctx, "agentctl", "jobs", "result", id)
+			return err
+		})
 	}
 	return state, result, err
 }
@@ -174,19 +192,18 @@ func giveOwner(ctx context.Context, t *task) (string, error) {
 	if err := receipts.checkpoint(ctx); err != nil {
 		return "", err
 	}
-	host, generation, err := connect(ctx)
+	host, _, err := connect(ctx)
 	if err != nil {
 		return "", err
 	}
-	released, err := generation.Release(ctx, protocol.ReleaseRequest{Frontier: host.Frontiers.Accepted, Except: []protocol.Number{}})
-	if err != nil {
+	if err := releaseAll(ctx); err != nil {
 		return "", err
 	}
 	owner, err := os.ReadFile(storeOwnerFile)
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%d receipts, released to number %d", host.Index.Head+1, released.Frontier), setOwner(ctx, protocol.ID(owner))
+	return fmt.Sprintf("%d receipts, released to number %d", host.Index.Head+1, host.Frontiers.Accepted), setOwner(ctx, protocol.ID(owner))
 }
 
 func setOwner(ctx context.Context, owner protocol.ID) error {
@@ -236,31 +253,32 @@ func load(ctx context.Context, t *task) (string, error) {
 func (t *task) submitForEver(ctx context.Context, name string) error {
 	for i := 0; ; i++ {
 		operation := fmt.Sprintf("%s-%d", name, i)
-		if err := t.oneJob(ctx, operation); err != nil {
+		if _, err := t.oneJob(ctx, operation); err != nil {
 			return err
 		}
 	}
 }
 
-func (t *task) oneJob(ctx context.Context, operation string) error {
+func (t *task) oneJob(ctx context.Context, operation string) (api.JobState, error) {
 	id, err := submit(ctx, operation)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if err := t.note("created %s %s", operation, id); err != nil {
-		return err
+		return "", err
 	}
-	return t.ended(ctx, id)
+	state, _, err := t.ended(ctx, id)
+	return state, err
 }
 
 // ended waits for a job's end and notes it.
-func (t *task) ended(ctx context.Context, id string) error {
+func (t *task) ended(ctx context.Context, id string) (api.JobState, string, error) {
 	state, result, err := awaitJob(ctx, id)
 	if err != nil {
-		return err
+		return "", "", err
 	}
 	sum := sha256.Sum256([]byte(result))
-	return t.note("ended %s %s %s", id, state, hex.EncodeToString(sum[:]))
+	return state, result, t.note("ended %s %s %s", id, state, hex.EncodeToString(sum[:]))
 }
 
 // follower notes the leaves of the log in their order.
@@ -356,7 +374,7 @@ func settle(ctx context.Context, t *task) (string, error) {
 	over := make(chan error, 1)
 	go func() { over <- receipts.follow(following) }()
 	for _, id := range t.args[min(1, len(t.args)):] {
-		if err := t.ended(ctx, id); err != nil {
+		if _, _, err := t.ended(ctx, id); err != nil {
 			return "", err
 		}
 	}

@@ -10,7 +10,8 @@ import (
 )
 
 // rebootLeave leaves two workers behind for the reboot and notes their numbers:
-// one that would stop when asked, and one that would not.
+// one that would stop when asked, and one that would not. The controller comes
+// with the boot; it waits, because the generation is not its own.
 func rebootLeave(ctx context.Context, t *task) (string, error) {
 	for _, profile := range []string{"steady", "stubborn"} {
 		w, err := allocate(ctx, profile)
@@ -21,12 +22,13 @@ func rebootLeave(ctx context.Context, t *task) (string, error) {
 			return "", err
 		}
 	}
-	return "", nil
+	_, err := run(ctx, "systemctl", "enable", "--now", controllerUnit)
+	return "", err
 }
 
 // rebootAudit looks at the allocations that a reboot ended: each was retired by
 // the agent itself with the source reboot, its number stays used, and the next
-// one is the next.
+// one is the next (FR-13 I5).
 func rebootAudit(ctx context.Context, t *task) (string, error) {
 	var highest protocol.Number
 	for _, text := range t.args {

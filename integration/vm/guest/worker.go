@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/quittance/quittance/protocol"
@@ -65,16 +68,39 @@ type worker struct {
 	body    protocol.StartedBody // of its started receipt
 }
 
-// living are the workers that this program made and did not settle. Commands
-// run one after the other, apart from load and settle, which make none.
-var living = map[protocol.Number]*worker{}
+// registry holds the workers that this program made and did not settle.
+type registry struct {
+	mu      sync.Mutex
+	workers map[protocol.Number]*worker
+}
+
+var living = registry{workers: map[protocol.Number]*worker{}}
+
+func (r *registry) add(w *worker) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.workers[w.number] = w
+}
+
+func (r *registry) drop(w *worker) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.workers, w.number)
+}
+
+// all are the workers, in no order.
+func (r *registry) all() []*worker {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Values(r.workers))
+}
 
 // tidy ends what a failed command left alive, so that the next one finds the
 // machine as it should be.
 func tidy(ctx context.Context) error {
 	var problems []error
-	for n, w := range living {
-		delete(living, n)
+	for _, w := range living.all() {
+		living.drop(w)
 		_, err := w.end(ctx)
 		problems = append(problems, err)
 	}
@@ -83,6 +109,23 @@ func tidy(ctx context.Context) error {
 
 // allocate makes the next allocation of a profile and waits until it started.
 func allocate(ctx context.Context, profile string) (*worker, error) {
+	w, err := accept(ctx, profile)
+	if err != nil {
+		return nil, err
+	}
+	if err := w.awaitState(ctx, protocol.StateStarted); err != nil {
+		return nil, err
+	}
+	_, generation, err := connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	w.body, err = receiptOf[protocol.StartedBody](ctx, generation, w.seen, protocol.KindStarted)
+	return w, err
+}
+
+// accept has an allocation of a profile accepted and does not wait for more.
+func accept(ctx context.Context, profile string) (*worker, error) {
 	host, generation, err := connect(ctx)
 	if err != nil {
 		return nil, err
@@ -102,21 +145,13 @@ func allocate(ctx context.Context, profile string) (*worker, error) {
 	}
 	w := &worker{number: host.Frontiers.Accepted + 1}
 	w.purpose = fmt.Sprintf("vm-%d", w.number)
-	living[w.number] = w
+	living.add(w)
 	if _, err := generation.Allocate(ctx, w.number, protocol.AllocateRequest{Profile: profile, ProfileDigest: digest, Purpose: w.purpose}); err != nil {
 		if hostclient.DispositionOf(err) == protocol.Refused {
-			delete(living, w.number)
+			living.drop(w)
 		}
 		return nil, err
 	}
-	if err := w.awaitState(ctx, protocol.StateStarted); err != nil {
-		return nil, err
-	}
-	body, err := receiptOf[protocol.StartedBody](ctx, generation, w.seen, protocol.KindStarted)
-	if err != nil {
-		return nil, err
-	}
-	w.body = body
 	return w, nil
 }
 
@@ -167,21 +202,22 @@ func receiptOf[T any](ctx context.Context, generation *hostclient.Generation, a 
 
 // open opens a channel that stays open.
 func (w *worker) open(ctx context.Context) (*channel, error) {
-	c := &channel{}
+	var conn net.Conn
 	err := await(ctx, patience, "the worker can be connected", func() error {
 		_, generation, err := connect(ctx)
 		if err != nil {
 			return err
 		}
-		c.conn, err = generation.Channel(ctx, w.number, w.purpose)
+		conn, err = generation.Channel(ctx, w.number, w.purpose)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	c.in = bufio.NewReader(c.conn)
-	return c, nil
+	return newChannel(conn), nil
 }
+
+func newChannel(conn net.Conn) *channel { return &channel{conn: conn, in: bufio.NewReader(conn)} }
 
 // channel is one connection to a worker, used again and again.
 type channel struct {
@@ -189,30 +225,52 @@ type channel struct {
 	in   *bufio.Reader
 }
 
-// echo sends text and expects it back.
-func (c *channel) echo(text string) error {
+// post sends text to a path of the worker and returns the answer.
+func (c *channel) post(path, text string) (string, error) {
 	if err := c.conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		return err
+		return "", err
 	}
-	request, err := http.NewRequest(http.MethodPost, "http://worker/echo", strings.NewReader(text))
+	request, err := http.NewRequest(http.MethodPost, "http://worker"+path, strings.NewReader(text))
 	if err != nil {
-		return err
+		return "", err
 	}
 	if err := request.Write(c.conn); err != nil {
-		return err
+		return "", err
 	}
 	answer, err := http.ReadResponse(c.in, request)
 	if err != nil {
-		return err
+		return "", err
 	}
 	got, err := io.ReadAll(io.LimitReader(answer.Body, 1<<20))
 	if err := errors.Join(err, answer.Body.Close()); err != nil {
-		return err
+		return "", err
 	}
-	if string(got) != text {
-		return fmt.Errorf("the worker answered %q", got)
+	if answer.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("the worker answered %s: %q", answer.Status, got)
 	}
-	return nil
+	return string(got), nil
+}
+
+// echo sends text and expects it back.
+func (c *channel) echo(text string) error {
+	got, err := c.post("/echo", text)
+	if err == nil && got != text {
+		err = fmt.Errorf("the worker answered %q", got)
+	}
+	return err
+}
+
+// devices lets the worker open devices anew: those that every container has.
+func (c *channel) devices() error {
+	var problems []error
+	for _, name := range []string{"/dev/null", "/dev/urandom"} {
+		got, err := c.post("/open", name)
+		if err == nil && got != "opened" {
+			err = fmt.Errorf("opening %s anew: %s", name, got)
+		}
+		problems = append(problems, err)
+	}
+	return errors.Join(problems...)
 }
 
 // end retires and consumes, and returns what the retirement says. The history
@@ -244,7 +302,7 @@ func (w *worker) settle(ctx context.Context, generation *hostclient.Generation) 
 		}
 		_, err := generation.Consume(ctx, w.number, protocol.ConsumeRequest{Purpose: w.purpose, LeafHash: entry.LeafHash})
 		if err == nil {
-			delete(living, w.number)
+			living.drop(w)
 		}
 		return err
 	}

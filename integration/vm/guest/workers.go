@@ -73,7 +73,7 @@ func (w *worker) limits() error {
 }
 
 // oomGroup: the child is over the limit, and the kernel takes the whole
-// allocation at once.
+// allocation at once (FR-06).
 func oomGroup(ctx context.Context, _ *task) (string, error) {
 	w, err := allocate(ctx, "group")
 	if err != nil {
@@ -107,7 +107,7 @@ func oomGroup(ctx context.Context, _ *task) (string, error) {
 }
 
 // oomObserve: the kernel kills the child only; the worker goes on, the kill is
-// told while it lives, and stands in the end.
+// told while it lives, and stands in the end (FR-05).
 func oomObserve(ctx context.Context, _ *task) (string, error) {
 	w, err := allocate(ctx, "observe")
 	if err != nil {
@@ -151,7 +151,7 @@ func oomObserve(ctx context.Context, _ *task) (string, error) {
 
 // oomHost: the kernel kills for the machine, below the allocation's own limit.
 // Filling the machine takes an emulated one minutes, so the kernel is asked for
-// the kill that it would then make: it chooses its victim itself.
+// the kill that it would then make: it chooses its victim itself (FR-08).
 func oomHost(ctx context.Context, _ *task) (string, error) {
 	w, err := allocate(ctx, "greedy")
 	if err != nil {
@@ -223,7 +223,8 @@ func killed(oom protocol.OOM, scope protocol.Scope) error {
 }
 
 // underWorker does something to the machine while a worker lives and a channel
-// to it is open: the worker must not notice, and its limits must stay.
+// to it is open: the worker must not notice, its limits must stay, and its
+// devices must still be there for new opens (FR-11 FR-35).
 func underWorker(ctx context.Context, t *task) (string, error) {
 	w, err := allocate(ctx, "steady")
 	if err != nil {
@@ -233,14 +234,14 @@ func underWorker(ctx context.Context, t *task) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := c.echo("before"); err != nil {
+	if err := errors.Join(c.echo("before"), c.devices()); err != nil {
 		return "", err
 	}
 	what, err := disturb(ctx, t.argument(0))
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", t.argument(0), err)
 	}
-	if err := errors.Join(w.alive(), c.echo("after, on the same channel"), w.limits(), w.sameGroup()); err != nil {
+	if err := errors.Join(w.alive(), c.echo("after, on the same channel"), c.devices(), w.limits(), w.sameGroup()); err != nil {
 		return "", fmt.Errorf("after %s: %w", t.argument(0), err)
 	}
 	second, err := w.open(ctx)
@@ -384,7 +385,7 @@ func watchdog(ctx context.Context, _ *task) (string, error) {
 }
 
 // shimKilled kills the worker's shim: the exit is nobody's claim, and nothing
-// stays mounted in the machine's own mount namespace.
+// stays mounted in the machine's own mount namespace (FR-09 I23).
 func shimKilled(ctx context.Context, _ *task) (string, error) {
 	w, err := allocate(ctx, "steady")
 	if err != nil {

@@ -117,8 +117,9 @@ func arguments(c Config, socket string) []string {
 		"-serial", "stdio", "-kernel", c.Base.Kernel, "-initrd", c.Base.Initrd,
 		// no_timer_check: on a loaded machine the emulated timer is late, which
 		// the kernel would take for a broken one. A panic boots anew and is seen
-		// as a guest that was gone.
-		"-append", "root=/dev/vda rw console=ttyS0 quiet no_timer_check panic=1 systemd.show_status=0",
+		// as a guest that was gone. Debian's kernel measures pressure, which the
+		// OOM daemon decides by, when it is told to.
+		"-append", "root=/dev/vda rw console=ttyS0 quiet no_timer_check panic=1 psi=1 systemd.show_status=0",
 		"-drive", "file=" + c.Overlay + ",if=virtio,format=qcow2,cache=writethrough",
 		"-drive", "file=" + c.Payload + ",if=virtio,format=raw,readonly=on",
 		"-device", "virtio-rng-pci", "-device", "virtio-serial-pci",

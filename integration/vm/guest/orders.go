@@ -1,0 +1,396 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/quittance/quittance/controller/api"
+	"github.com/quittance/quittance/protocol"
+	"github.com/quittance/quittance/protocol/hostclient"
+)
+
+const engineUnit = "containerd.service"
+
+// What is done to a unit.
+const (
+	doStop    = "stop"
+	doRestart = "restart"
+	doKill    = "kill"
+)
+
+// act is one thing done to one unit.
+type act struct{ what, unit string }
+
+func (a act) String() string {
+	return a.what + " " + strings.TrimSuffix(strings.TrimPrefix(a.unit, "quittance-"), ".service")
+}
+
+// ours are the units that are acted on, the controller's last.
+var ours = []string{agentUnit, socketUnit, workersUnitOf, engineUnit, controllerUnit}
+
+// pairs are all ordered pairs of two units, the first with one act and the
+// second with another. Those without the controller come first.
+func pairs(first, second string) [][2]act {
+	var without, with [][2]act
+	for _, a := range ours {
+		for _, b := range ours {
+			pair := [2]act{{first, a}, {second, b}}
+			switch {
+			case a == b && first == second:
+			case a == socketUnit && first == doKill, b == socketUnit && second == doKill: // it has no process
+			case a == controllerUnit || b == controllerUnit:
+				with = append(with, pair)
+			default:
+				without = append(without, pair)
+			}
+		}
+	}
+	return append(without, with...)
+}
+
+// orders acts on every ordered pair of units while jobs flow through all of
+// them. As long as the controller is left alone, one job's worker lives through
+// it all, with the controller's channel to it and one of this program's: it must
+// not notice. After each pair everything must serve again, by itself but for what
+// was stopped by hand. In the end every job that was acknowledged has ended.
+//
+// Its arguments are the index of the last leaf that the test holds, a name that
+// no other load had, the first act, the second, and after how many pairs the
+// machine is looked at. Its notes are those of load and settle.
+func orders(ctx context.Context, t *task) (string, error) {
+	every, err := strconv.Atoi(t.argument(4))
+	if err != nil {
+		return "", err
+	}
+	receipts, err := t.newFollower(ctx, t.argument(0))
+	if err != nil {
+		return "", err
+	}
+	if err := receipts.checkpoint(ctx); err != nil {
+		return "", err
+	}
+	if _, err := run(ctx, "systemctl", "start", controllerUnit); err != nil {
+		return "", err
+	}
+	if err := awaitService(ctx); err != nil {
+		return "", err
+	}
+	following, stopFollowing := context.WithCancel(ctx)
+	defer stopFollowing()
+	followed := make(chan error, 1)
+	go func() { followed <- receipts.followThrough(following) }()
+	flow := t.startFlow(ctx, t.argument(1), 2)
+	done, err := t.actOnAll(ctx, t.argument(1), pairs(t.argument(2), t.argument(3)), every)
+	finished, lost, flowErr := flow.end()
+	if err := errors.Join(err, flowErr); err != nil {
+		return "", err
+	}
+	if err := quiet(ctx); err != nil {
+		return "", err
+	}
+	stopFollowing()
+	if err := <-followed; following.Err() == nil {
+		return "", err
+	}
+	if err := receipts.checkpoint(ctx); err != nil {
+		return "", err
+	}
+	// The sleeper comes back once no worker is left.
+	if err := properties(ctx, socketUnit, "ActiveState=active"); err != nil {
+		return "", err
+	}
+	err = await(ctx, patience, "the workers' unit runs", func() error {
+		return properties(ctx, workersUnitOf, "ActiveState=active", "SubState=running")
+	})
+	return fmt.Sprintf("%d ordered pairs; %d jobs finished, %d lost their execution to an act", done, finished, lost), errors.Join(err, leftovers(ctx))
+}
+
+// actOnAll acts on the pairs, first under a held job, and returns how many.
+func (t *task) actOnAll(ctx context.Context, name string, pairs [][2]act, every int) (int, error) {
+	h, err := t.hold(ctx, "held-"+name)
+	if err != nil {
+		return 0, err
+	}
+	for i, pair := range pairs {
+		if h != nil && (pair[0].unit == controllerUnit || pair[1].unit == controllerUnit) {
+			if err := errors.Join(settled(ctx), h.unharmed(), t.finish(ctx, h)); err != nil {
+				return i, fmt.Errorf("before %s, %s: %w", pair[0], pair[1], err)
+			}
+			h = nil
+		}
+		if err := t.say("%s, %s", pair[0], pair[1]); err != nil {
+			return i, err
+		}
+		for _, a := range pair {
+			if err := a.do(ctx); err != nil {
+				return i, fmt.Errorf("%s, %s: %w", pair[0], pair[1], err)
+			}
+		}
+		for _, a := range pair {
+			if a.what != doStop {
+				continue
+			}
+			if _, err := run(ctx, "systemctl", "start", a.unit); err != nil {
+				return i, fmt.Errorf("after %s, %s: %w", pair[0], pair[1], err)
+			}
+		}
+		if (i+1)%every != 0 && i+1 < len(pairs) {
+			continue
+		}
+		if err := settled(ctx); err != nil {
+			return i, fmt.Errorf("after %s, %s: %w", pair[0], pair[1], err)
+		}
+		if h != nil {
+			if err := h.unharmed(); err != nil {
+				return i, fmt.Errorf("after %s, %s: %w", pair[0], pair[1], err)
+			}
+		}
+	}
+	if h != nil {
+		return len(pairs), t.finish(ctx, h)
+	}
+	return len(pairs), nil
+}
+
+// do acts on the unit. The workers' unit refuses a stop and a restart. A unit
+// that is not running yet is waited for, so that there is something to kill; but
+// the workers' sleeper, once killed, comes back after the last worker only.
+func (a act) do(ctx context.Context) error {
+	if a.what != doKill {
+		_, err := run(ctx, "systemctl", a.what, a.unit)
+		if a.unit != workersUnitOf {
+			return err
+		}
+		if err == nil {
+			return fmt.Errorf("%s was not refused", a)
+		}
+		return nil
+	}
+	if a.unit == workersUnitOf {
+		if pid, err := mainPID(ctx, a.unit); err == nil {
+			return killProcess(pid)
+		}
+		return nil
+	}
+	return await(ctx, patience, "there is a process to kill: "+a.unit, func() error {
+		pid, err := mainPID(ctx, a.unit)
+		if err == nil {
+			err = killProcess(pid)
+		}
+		return err
+	})
+}
+
+func killProcess(pid int) error {
+	err := syscall.Kill(pid, syscall.SIGKILL)
+	if errors.Is(err, syscall.ESRCH) {
+		return nil
+	}
+	return err
+}
+
+// settled waits until everything serves again.
+func settled(ctx context.Context) error {
+	err := await(ctx, patience, "the units run", func() error {
+		var problems []error
+		for _, unit := range []string{socketUnit, agentUnit, engineUnit, controllerUnit} {
+			problems = append(problems, properties(ctx, unit, "ActiveState=active"))
+		}
+		return errors.Join(problems...)
+	})
+	if err != nil {
+		return err
+	}
+	if _, _, err := connect(ctx); err != nil {
+		return err
+	}
+	return awaitService(ctx)
+}
+
+// held is a job whose execution lasts until it is finished, and its worker.
+type held struct {
+	job     string
+	worker  *worker
+	channel *channel // this program's, beside the controller's
+}
+
+const heldText = "to be held\n"
+
+// hold submits the job and waits until its worker is asked to execute.
+func (t *task) hold(ctx context.Context, operation string) (*held, error) {
+	id, err := submitKind(ctx, "hold.text.v1", heldText, operation)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.note("created %s %s", operation, id); err != nil {
+		return nil, err
+	}
+	if err := await(ctx, patience, "the held job runs", func() error { return running(ctx, id) }); err != nil {
+		return nil, err
+	}
+	_, generation, err := operator(ctx)
+	if err != nil {
+		return nil, err
+	}
+	h := &held{job: id}
+	allocations, err := generation.List(ctx, protocol.StateStarted)
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range allocations {
+		if a.Profile != nil && *a.Profile == "hold" {
+			h.worker = &worker{number: a.Number, purpose: a.Purpose, seen: a}
+		}
+	}
+	if h.worker == nil {
+		return nil, errors.New("the held job runs in no allocation")
+	}
+	if h.worker.body, err = receiptOf[protocol.StartedBody](ctx, generation, h.worker.seen, protocol.KindStarted); err != nil {
+		return nil, err
+	}
+	conn, err := asController(ctx, h.worker)
+	if err != nil {
+		return nil, err
+	}
+	h.channel = newChannel(conn)
+	return h, h.unharmed()
+}
+
+// running is nil once the job's attempt has entered its execution.
+func running(ctx context.Context, id string) error {
+	job, err := getJob(ctx, id)
+	if err != nil {
+		return err
+	}
+	for _, a := range job.Attempts {
+		if a.State == api.AttemptInProgress && a.Phase != nil && *a.Phase == api.PhaseRunning {
+			return nil
+		}
+	}
+	return fmt.Errorf("job %s is %s and no attempt of it runs", id, job.State)
+}
+
+// asController opens a channel as the controller's store may: root is allowed
+// to be a controller here.
+func asController(ctx context.Context, w *worker) (net.Conn, error) {
+	text, err := os.ReadFile(storeOwnerFile)
+	if err != nil {
+		return nil, err
+	}
+	client := hostclient.New(socketPath, hostclient.Options{Owner: func() protocol.ID { return protocol.ID(text) }})
+	host, err := client.Host(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return client.In(host.Generation).Channel(ctx, w.number, w.purpose)
+}
+
+// unharmed checks that the worker is what it was, on the channel that it had.
+func (h *held) unharmed() error {
+	if err := errors.Join(h.worker.alive(), h.channel.echo("still on the same channel"), h.channel.devices(), h.worker.sameGroup()); err != nil {
+		return fmt.Errorf("the held worker: %w", err)
+	}
+	return nil
+}
+
+// finish lets the held job end: its result comes over the channel that the
+// controller opened at its beginning.
+func (t *task) finish(ctx context.Context, h *held) error {
+	if _, err := h.channel.post("/finish", ""); err != nil {
+		return err
+	}
+	if err := h.channel.conn.Close(); err != nil {
+		return err
+	}
+	state, result, err := t.ended(ctx, h.job)
+	if err == nil && (state != api.JobFinished || result != strings.TrimSpace(heldText)) {
+		err = fmt.Errorf("the held job %s is %s with the result %q", h.job, state, result)
+	}
+	return err
+}
+
+// flow keeps jobs running.
+type flow struct {
+	stopped chan struct{}
+	all     sync.WaitGroup
+
+	mu             sync.Mutex
+	finished, lost int
+	problems       []error
+}
+
+// startFlow submits jobs one after the other in some lanes.
+func (t *task) startFlow(ctx context.Context, name string, lanes int) *flow {
+	f := &flow{stopped: make(chan struct{})}
+	for lane := range lanes {
+		f.all.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-f.stopped:
+					return
+				default:
+				}
+				state, err := t.oneJob(ctx, fmt.Sprintf("%s-%d-%d", name, lane, i))
+				if f.count(state, err); err != nil {
+					return
+				}
+			}
+		})
+	}
+	return f
+}
+
+func (f *flow) count(state api.JobState, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case err != nil:
+		f.problems = append(f.problems, err)
+	case state == api.JobFinished:
+		f.finished++
+	default:
+		f.lost++
+	}
+}
+
+// end waits for what runs. Under every act some job must have come through.
+func (f *flow) end() (finished, lost int, err error) {
+	close(f.stopped)
+	f.all.Wait()
+	if f.finished == 0 {
+		f.problems = append(f.problems, errors.New("no job finished"))
+	}
+	return f.finished, f.lost, errors.Join(f.problems...)
+}
+
+// followThrough follows the log through restarts of the agent: what is noted
+// comes in order and without a gap, or not at all.
+func (f *follower) followThrough(ctx context.Context) error {
+	lastly := time.Now()
+	for {
+		err := f.page(ctx, 20*time.Second)
+		switch {
+		case err == nil:
+			lastly = time.Now()
+			continue
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case time.Since(lastly) > patience:
+			return err
+		}
+		// Soon: nobody may release history before it is read here.
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
