@@ -105,9 +105,6 @@ func checkAuthor(info fs.FileInfo) error {
 // validate checks what the format demands, and that every name can be said in a
 // receipt.
 func validate(raw *specs.Spec) error {
-	if err := specs.ValidateVersion(raw); err != nil {
-		return err
-	}
 	vendor, class := parser.ParseQualifier(raw.Kind)
 	if err := errors.Join(parser.ValidateVendorName(vendor), parser.ValidateClassName(class)); err != nil {
 		return err
@@ -132,5 +129,6 @@ func validate(raw *specs.Spec) error {
 			return fmt.Errorf("device %s: %w", d.Name, err)
 		}
 	}
-	return nil
+	// Last: it looks into entries that the checks above have found not to be null.
+	return specs.ValidateVersion(raw)
 }
