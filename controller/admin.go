@@ -117,6 +117,38 @@ func InspectStore(c Config) (StoreReport, error) {
 	return StoreReport{b.String(), len(r.Damage)}, nil
 }
 
+// ForgetHost removes from a stopped attempt store what it saw of a host
+// generation's receipts, so that a controller with an older copy of its store
+// may go on. It returns what is lost by it; without do nothing is changed.
+func ForgetHost(ctx context.Context, c Config, generation string, do bool) (lost string, err error) {
+	id := protocol.ID(generation)
+	r, err := store.Inspect(c.AttemptsDir(), nil)
+	if err != nil {
+		return "", err
+	}
+	seen, known := r.Witnesses[id]
+	if !known {
+		return "", fmt.Errorf("generation: the attempt store has seen none of this name; `controller store check` lists them")
+	}
+	receipt := "no receipt"
+	if seen.Highest != nil {
+		receipt = fmt.Sprintf("its receipts up to %d", seen.Highest.Index)
+	}
+	lost = fmt.Sprintf("Lost: what this store saw of host generation %s (%s, and the checkpoint that it kept), which would show a ledger that was put back to an earlier state. "+
+		"Attempts that were begun after this copy of the store was made are in no store: their outcomes stay as the job service has them; those still in progress there "+
+		"hold every lane until `controller provider handover` fails them; their allocations are retired.", id, receipt)
+	if !do {
+		return lost, nil
+	}
+	s, err := store.Open(store.Config{
+		Dir: c.AttemptsDir(), Scope: r.Scope, MaxActive: c.Lanes.MaxActive, History: c.Lanes.History, DiskReserve: c.Lanes.DiskReserve.Bytes,
+	})
+	if err != nil {
+		return "", err
+	}
+	return lost, join([]error{s.ForgetGeneration(ctx, id), s.Close()})
+}
+
 // ShowAttempt is one record of a stopped attempt store in its canonical form.
 func ShowAttempt(c Config, key string) ([]byte, error) {
 	r, err := store.Inspect(c.AttemptsDir(), nil)

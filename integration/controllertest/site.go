@@ -284,6 +284,16 @@ func (s *Site) awaitService(p *Process) {
 // output.
 func (s *Site) Command(verb ...string) string {
 	s.T.Helper()
+	out, err := s.Try(verb...)
+	if err != nil {
+		s.T.Fatalf("controller %s: %v", strings.Join(verb, " "), err)
+	}
+	return out
+}
+
+// Try is Command where the command may fail.
+func (s *Site) Try(verb ...string) (string, error) {
+	s.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, s.kit.binary, append(verb, s.flags...)...)
@@ -291,9 +301,9 @@ func (s *Site) Command(verb ...string) string {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		s.T.Fatalf("controller %s: %v\n%s", strings.Join(verb, " "), err, stderr.String())
+		return stdout.String(), fmt.Errorf("%w\n%s", err, stderr.String())
 	}
-	return stdout.String()
+	return stdout.String(), nil
 }
 
 func (p *Process) ended() bool {

@@ -10,33 +10,22 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime/debug"
-	"strings"
 
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/quittance/quittance/cmd/internal/commandline"
+	"github.com/quittance/quittance/cmd/internal/exposition"
+	"github.com/quittance/quittance/cmd/internal/notice"
 	"github.com/quittance/quittance/controller"
 )
 
 // Version is the program's version, set by the linker in packages.
 var Version = "development"
 
-// version adds the commit where the build knows it.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if ok && Version == "development" {
-		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" && len(s.Value) >= 12 {
-				return Version + "-" + s.Value[:12]
-			}
-		}
-	}
-	return Version
-}
-
-// exitUsage is the exit code of a command line that cannot be understood.
-const exitUsage = 2
+func version() string { return commandline.Version(Version) }
 
 // Main runs the command line and returns the process's exit code: 0 done, 1
 // failed, 2 usage.
@@ -47,52 +36,34 @@ func Main(args []string) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintln(os.Stderr, "controller: "+err.Error())
-	if _, usage := errors.AsType[*usageError](err); usage || strings.HasPrefix(err.Error(), "unknown command") {
-		return exitUsage
+	notice.Print("controller: " + err.Error())
+	if commandline.IsUsage(err) {
+		return commandline.ExitUsage
 	}
 	return 1
 }
 
-type usageError struct{ error }
-
-func (e *usageError) Unwrap() error { return e.error }
-
 // exactly is cobra.ExactArgs with the usage exit code.
-func exactly(n int) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if err := cobra.ExactArgs(n)(cmd, args); err != nil {
-			return &usageError{err}
-		}
-		return nil
-	}
-}
+func exactly(n int) cobra.PositionalArgs { return commandline.Exactly(n) }
 
 // loader puts the configuration together.
 type loader func(*cobra.Command) (controller.Config, error)
 
 // New makes the whole command tree.
 func New() *cobra.Command {
-	root := &cobra.Command{
-		Use:   "controller",
-		Short: "Run inference jobs through a host agent, exactly once each",
-		Long: "controller is the unprivileged half of Quittance: it serves the job API, runs attempts in\n" +
-			"lanes, and sees containers only through the host agent's signed receipts.",
-		SilenceErrors: true, SilenceUsage: true,
-	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root := commandline.Root("controller", "Run inference jobs through a host agent, exactly once each",
+		"controller is the unprivileged half of Quittance: it serves the job API, runs attempts in\n"+
+			"lanes, and sees containers only through the host agent's signed receipts.")
 	file := root.PersistentFlags().String("config", controller.DefaultConfigFile, "configuration file")
 	for _, k := range controller.ConfigKeys() {
 		root.PersistentFlags().String(k.Flag(), "", k.Doc+" (default "+k.Default()+")")
 	}
 	load := func(cmd *cobra.Command) (controller.Config, error) {
-		flags := map[string]string{}
+		var names []string
 		for _, k := range controller.ConfigKeys() {
-			if f := cmd.Flags().Lookup(k.Flag()); f.Changed {
-				flags[k.Flag()] = f.Value.String()
-			}
+			names = append(names, k.Flag())
 		}
-		return controller.LoadConfig(*file, cmd.Flags().Changed("config"), flags)
+		return controller.LoadConfig(*file, cmd.Flags().Changed("config"), commandline.Given(cmd, names))
 	}
 	root.AddCommand(
 		run(load, "serve", "Run the job service and the lanes until SIGTERM", controller.Serve),
@@ -114,9 +85,35 @@ func run(load loader, use, short string, mode controller.Mode) *cobra.Command {
 			}
 			first, second, end := signals(cmd.Context())
 			defer end()
-			return controller.Run(first, c, mode, controller.Options{Version: version(), Logger: controller.NewLogger(c), Stop: second})
+			log := notice.Open(notice.Options{Name: "controller", Level: c.Log.Level, Format: notice.Format(c.Log.Format)})
+			defer log.Close()
+			figures := exposition.NewRegistry("controller", version())
+			server, err := serveFigures(c, figures, log.Named("metrics"))
+			if err != nil {
+				return err
+			}
+			err = controller.Run(first, c, mode, controller.Options{Version: version(), Logger: log, Figures: figures, Stop: second})
+			if server != nil {
+				err = errors.Join(err, server.Close())
+			}
+			return err
 		},
 	}
+}
+
+// serveFigures answers scrapes, where the configuration says so; nil where not.
+func serveFigures(c controller.Config, figures *prometheus.Registry, log hclog.Logger) (*exposition.Server, error) {
+	if c.Metrics.Listen == "" {
+		return nil, nil
+	}
+	server, err := exposition.Open(exposition.Config{
+		Address: c.Metrics.Listen, Registry: figures, ErrorLog: log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("metrics.listen: %w", err)
+	}
+	log.Info("figures_served", "address", server.Addr())
+	return server, nil
 }
 
 func work(load loader) *cobra.Command {
@@ -168,7 +165,7 @@ func configCommand(load loader) *cobra.Command {
 			switch controller.Mode(mode) {
 			case controller.Serve, controller.API, controller.Work:
 			default:
-				return &usageError{errors.New("--mode must be serve, api or work")}
+				return commandline.Usage(errors.New("--mode must be serve, api or work"))
 			}
 			c, err := load(cmd)
 			if err != nil {
@@ -355,10 +352,10 @@ func storeCommand(load loader) *cobra.Command {
 		Use: "rotate", Short: "Put the store aside and begin an empty one for a changed scope", Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if aside == "" {
-				return &usageError{errors.New("--aside is required: where the old store goes")}
+				return commandline.Usage(errors.New("--aside is required: where the old store goes"))
 			}
 			if mode != string(controller.Serve) && mode != string(controller.Work) {
-				return &usageError{errors.New("--mode must be serve or work")}
+				return commandline.Usage(errors.New("--mode must be serve or work"))
 			}
 			c, err := load(cmd)
 			if err != nil {
@@ -369,8 +366,36 @@ func storeCommand(load loader) *cobra.Command {
 	}
 	rotate.Flags().StringVar(&aside, "aside", "", "directory that must not exist yet, on the same file system")
 	rotate.Flags().StringVar(&mode, "mode", string(controller.Serve), "serve or work: which job service the new store is for")
-	attempts.AddCommand(resolve, rotate)
+	attempts.AddCommand(resolve, rotate, forgetCommand(load))
 	return attempts
+}
+
+// errNotConfirmed: what is lost was said, and nothing was done.
+var errNotConfirmed = errors.New("nothing was done: repeat it with --yes")
+
+func forgetCommand(load loader) *cobra.Command {
+	var yes bool
+	forget := &cobra.Command{
+		Use: "forget GENERATION", Short: "Go on with an older copy of the store; says what is lost by it", Args: exactly(1),
+		Long: "Forget what the store saw of a host generation's receipts.\n\nThe controller refuses to work with an older copy of its store: the agent has since\nreleased history that the copy knows nothing of. Put the newest copy back. Where it is\nlost, this is the way on. What is lost is said first; --yes does it.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := load(cmd)
+			if err != nil {
+				return err
+			}
+			lost, err := controller.ForgetHost(cmd.Context(), c, args[0], yes)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), lost)
+			if !yes {
+				return errNotConfirmed
+			}
+			return nil
+		},
+	}
+	forget.Flags().BoolVar(&yes, "yes", false, "do it; without this only what is lost is said")
+	return forget
 }
 
 func drainCommand(load loader) *cobra.Command {

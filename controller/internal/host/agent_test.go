@@ -33,6 +33,7 @@ type agent struct {
 	all       map[protocol.Number]*protocol.Allocation
 	witnessed bool
 	behind    bool
+	pruned    bool          // released beyond what it is shown
 	refuse    protocol.Code // the next allocations are refused so
 	noBurn    protocol.Code // burns are refused so
 	leaves    [][]byte
@@ -241,6 +242,9 @@ func (a *agent) Witness(_ context.Context, _ protocol.ID, req protocol.WitnessRe
 	err = a.exchange("witness", 0, func() error {
 		if a.behind {
 			return refused(protocol.CodeLedgerBehind)
+		}
+		if a.pruned && (req.Checkpoint != nil || req.Highest != nil) {
+			return refused(protocol.CodePruned)
 		}
 		answer = protocol.WitnessAnswer{Disposition: protocol.Done, Checkpoint: a.checkpoint(), Consistency: []string{}}
 		if req.Checkpoint != nil {

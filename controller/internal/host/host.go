@@ -141,6 +141,24 @@ func (e *BehindError) Error() string {
 	return "host: the agent's ledger is behind what was seen: " + e.Detail + "; see the runbook \"ledger_behind\""
 }
 
+// OlderError says that the agent released history beyond all that this
+// controller holds of it: an older copy of the attempt store was put back.
+// Nothing is asked of the agent until a person has decided (I9).
+type OlderError struct{ Generation protocol.ID }
+
+func (e *OlderError) Error() string {
+	return fmt.Sprintf("host: this attempt store holds less than the agent was shown before it released history: an older copy was put back. "+
+		"Put the newest one back; where it is lost, stop the controller and run `controller store forget %s`, which says what is lost first", e.Generation)
+}
+
+// NeedsPerson reports whether err says that ledger and attempt store do not
+// agree, which no repetition mends.
+func NeedsPerson(err error) bool {
+	_, behind := errors.AsType[*BehindError](err)
+	_, older := errors.AsType[*OlderError](err)
+	return behind || older
+}
+
 // Sync reads the host and, where the agent asks for it or did not hear it yet
 // in this process, presents the witness.
 func (h *Host) Sync(ctx context.Context) (protocol.Host, error) {
@@ -197,8 +215,13 @@ func (h *Host) PresentWitness(ctx context.Context) error {
 	}
 	answer, err := h.client.Witness(ctx, generation, req)
 	if err != nil {
-		if problem, ok := errors.AsType[*protocol.Problem](err); ok && problem.Code == protocol.CodeLedgerBehind {
-			return &BehindError{problem.Detail}
+		if problem, ok := errors.AsType[*protocol.Problem](err); ok {
+			switch problem.Code {
+			case protocol.CodeLedgerBehind:
+				return &BehindError{problem.Detail}
+			case protocol.CodePruned:
+				return &OlderError{generation}
+			}
 		}
 		return fmt.Errorf("host: witness: %w", err)
 	}

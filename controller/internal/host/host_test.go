@@ -265,6 +265,34 @@ func TestWitness(t *testing.T) {
 	}
 }
 
+// I9: history was released beyond all that this controller holds: an older copy
+// of its store was put back. Nothing is asked any more, and the way on is named;
+// once the witness is forgotten, work goes on.
+func TestWitnessOfAnOlderStore(t *testing.T) {
+	a := newAgent(t)
+	h, i, seen := newHost(a)
+	if _, err := h.Allocate(t.Context(), request("a"), i); err != nil {
+		t.Fatal(err)
+	}
+	a.witnessed, a.pruned = false, true
+	for name, ask := range map[string]func() error{
+		"allocate": func() error { _, err := h.Allocate(t.Context(), request("b"), i); return err },
+		"burn":     func() error { return h.Retire(t.Context(), a.gen, 2, "b", "") },
+	} {
+		err := ask()
+		if older, ok := errors.AsType[*OlderError](err); !ok || older.Generation != a.gen || !NeedsPerson(err) || !strings.Contains(err.Error(), "controller store forget "+string(a.gen)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if a.accepted != 1 || len(i.open) != 1 {
+		t.Fatalf("accepted %d, open %v", a.accepted, i.open)
+	}
+	delete(seen, a.gen)
+	if got, err := h.Allocate(t.Context(), request("b"), i); err != nil || got.Number != 2 {
+		t.Fatalf("%d, %v", got.Number, err)
+	}
+}
+
 // A log that does not extend the saved checkpoint is a ledger behind, whatever
 // the agent says.
 func TestWitnessOfAnotherLog(t *testing.T) {

@@ -202,7 +202,7 @@ func (h *Host) sendRetirement(ctx context.Context, generation protocol.ID, n pro
 			return false, ErrOtherGeneration
 		case protocol.CodeWitnessRequired:
 			_, err = h.Sync(ctx)
-			if _, behind := errors.AsType[*BehindError](err); behind {
+			if NeedsPerson(err) {
 				return false, err
 			}
 		}

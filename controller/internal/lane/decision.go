@@ -10,6 +10,7 @@ import (
 	"github.com/quittance/quittance/controller/internal/desk"
 	"github.com/quittance/quittance/controller/internal/journal"
 	"github.com/quittance/quittance/controller/internal/recovery"
+	"github.com/quittance/quittance/controller/internal/retirement"
 	"github.com/quittance/quittance/protocol"
 )
 
@@ -18,6 +19,7 @@ const (
 	lostByTrying     = "Nothing: the step is taken up at once instead of later."
 	lostByEnding     = "Whatever the worker had computed. The attempt ends as interrupted, and the submitter is told so."
 	lostByLeaving    = "Whatever the worker had computed. The attempt stays in progress at the service until its lease lapses."
+	lostByTrusting   = "The proof that the containers of an earlier host generation are gone: the record says that you made sure. The attempt goes on to its end; nothing runs again."
 	lostByRetracting = "The outcome kept in the record is never published; what the service recorded stands."
 )
 
@@ -26,6 +28,8 @@ const (
 //	what the attempt waits for               resume               resolve
 //	somebody acted under our identity        –                    frees the lane
 //	entered before a restart, hold           FAIL interrupted     frees the lane
+//	proof that an allocation's host          the step, at once    settles the allocation
+//	generation is gone                                            on your word
 //	anything else                            the step, at once    –
 func offers(err error) []desk.Offer {
 	switch {
@@ -34,12 +38,17 @@ func offers(err error) []desk.Offer {
 	case errors.Is(err, recovery.ErrHold):
 		return []desk.Offer{{Action: desk.Resume, Lost: lostByEnding}, {Action: desk.Resolve, Lost: lostByLeaving}}
 	}
-	return []desk.Offer{{Action: desk.Resume, Lost: lostByTrying}}
+	all := []desk.Offer{{Action: desk.Resume, Lost: lostByTrying}}
+	if _, unproved := errors.AsType[*retirement.UnprovedError](err); unproved {
+		all = append(all, desk.Offer{Action: desk.Resolve, Lost: lostByTrusting})
+	}
+	return all
 }
 
-// decide does what an operator decided about an attempt of this lane. Nothing is
-// sent and nothing runs again (I27); the lane goes on with what is left.
-func decide(ctx context.Context, j *journal.Attempt, d desk.Decision, known *recovery.Case) error {
+// decide does what an operator decided about an attempt of this lane that
+// waited because of why. Nothing is sent and nothing runs again (I27); the lane
+// goes on with what is left.
+func decide(ctx context.Context, j *journal.Attempt, d desk.Decision, known *recovery.Case, why error) error {
 	if d.Action == desk.Resume {
 		known.Hold = false
 		return nil
@@ -48,16 +57,27 @@ func decide(ctx context.Context, j *journal.Attempt, d desk.Decision, known *rec
 		return desk.ErrOtherReference
 	}
 	now := protocol.TimestampOf(time.Now())
+	if unproved, ok := errors.AsType[*retirement.UnprovedError](why); ok {
+		if err := j.Apply(ctx, noted(d, now)); err != nil {
+			return err
+		}
+		return j.Apply(ctx, attempt.Settled{Generation: unproved.Generation, Number: unproved.Number, Settlement: attempt.SettlementGenerationGone})
+	}
 	switch record := j.Record().(type) {
 	case attempt.TerminalHeld:
 		return j.Apply(ctx, attempt.Resolved{Resolution: attempt.Resolution{UID: d.UID, Note: d.Note, At: now}})
 	case attempt.Acknowledged:
-		text := fmt.Sprintf("uid %d: %s", d.UID, d.Note)
-		if err := j.Apply(ctx, attempt.Noted{Fact: attempt.Fact{Name: "operator", Text: text[:min(len(text), attempt.MaxFactBytes)], At: now}}); err != nil {
+		if err := j.Apply(ctx, noted(d, now)); err != nil {
 			return err
 		}
 		return j.Apply(ctx, attempt.Over{Reason: attempt.EndOperator, At: now})
 	default:
 		return fmt.Errorf("lane: an attempt in state %s needs no decision", record.State())
 	}
+}
+
+// noted keeps in the record who decided and why.
+func noted(d desk.Decision, at protocol.Timestamp) attempt.Noted {
+	text := fmt.Sprintf("uid %d: %s", d.UID, d.Note)
+	return attempt.Noted{Fact: attempt.Fact{Name: "operator", Text: text[:min(len(text), attempt.MaxFactBytes)], At: at}}
 }

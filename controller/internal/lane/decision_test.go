@@ -12,6 +12,7 @@ import (
 	"github.com/quittance/quittance/controller/internal/desk"
 	"github.com/quittance/quittance/controller/internal/offering"
 	"github.com/quittance/quittance/controller/internal/provider"
+	"github.com/quittance/quittance/protocol"
 )
 
 // held is an attempt that was entered before a restart and whose offering says
@@ -128,4 +129,46 @@ func TestResumeOfAnOutage(t *testing.T) {
 	if got := offers(errors.New("lost")); len(got) != 1 || got[0].Action != desk.Resume || got[0].Lost != lostByTrying {
 		t.Fatalf("%+v", got)
 	}
+}
+
+// I16, I32: the host begins a new generation in the middle of an execution, and
+// nothing proves that the old one's containers are gone. An operator who made
+// sure says so; the record keeps who and why, the attempt ends by itself, and
+// nothing runs again.
+func TestResolveOfAnUnprovedGeneration(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		work, stop := context.WithCancelCause(t.Context())
+		stopDuring(w, func() {
+			w.serves = "000000000000000000000000000000ee"
+			w.allocations[1].State = protocol.StateConsumed // gone, and nobody can prove it
+			stop(errors.New("SIGTERM"))
+		})
+		o := offer()
+		l := w.lane(o)
+		l.Desk = &desk.Desk{}
+		done := make(chan error, 1)
+		go func() {
+			_, err := l.attempt(Contexts{Take: t.Context(), Work: work, Final: t.Context()}, w.selection(o))
+			done <- err
+		}()
+		time.Sleep(time.Hour) // of the bubble's clock
+		synctest.Wait()
+		e := w.records.Active()[0]
+		admission, _ := attempt.AdmissionOf(e.Record)
+		waiting, ok := l.Desk.Waiting(e.Key)
+		if !ok || len(waiting.Offers) != 2 || waiting.Offers[1].Action != desk.Resolve || waiting.Offers[1].Lost != lostByTrusting {
+			t.Fatalf("%v %+v", ok, waiting)
+		}
+		if err := l.Desk.Decide(t.Context(), e.Key, desk.Decision{Action: desk.Resolve, UID: 7, Reference: admission.Reference, Note: "looked"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		r, ok := w.records.Active()[0].Record.(attempt.TerminalConfirmed)
+		if !ok || r.Executions[0].Settlement != attempt.SettlementGenerationGone || len(r.Facts.Kept) != 1 || r.Facts.Kept[0].Text != "uid 7: looked" ||
+			w.failure().Code != api.FailInterrupted || w.count("executed") != 1 {
+			t.Fatalf("record is %s; events %q", stateOf(w), w.events)
+		}
+	})
 }

@@ -324,7 +324,7 @@ func (l *Lane) finish(c Contexts, j *journal.Attempt, known recovery.Case) error
 			return end
 		}
 		if asked != nil {
-			asked.Settle(decide(context.WithoutCancel(c.Final), j, asked.Decision, &known))
+			asked.Settle(decide(context.WithoutCancel(c.Final), j, asked.Decision, &known, err))
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,6 +58,7 @@ type world struct {
 	allocations map[protocol.Number]*protocol.Allocation
 	refusals    []protocol.Code // of the next allocations
 	stuck       bool
+	serves      protocol.ID     // the generation; "" for ours
 	lost        int             // consumptions whose answer is lost
 	killed      bool            // the kernel kills when the worker ends or answers
 	killedOnly  protocol.Number // that allocation alone; 0: every one
@@ -331,7 +333,9 @@ func (w agentSide) Receipts(_ context.Context, a protocol.Allocation, _ int) ([]
 }
 
 func (w *world) Sync(context.Context) (protocol.Host, error) {
-	return protocol.Host{Generation: generation}, nil
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return protocol.Host{Generation: cmp.Or(w.serves, generation)}, nil
 }
 
 func (w *world) GenerationGone(context.Context, protocol.ID) (bool, error) { return false, nil }

@@ -16,6 +16,7 @@ import (
 	"github.com/quittance/quittance/controller/internal/failpoint"
 	"github.com/quittance/quittance/controller/internal/host"
 	"github.com/quittance/quittance/protocol"
+	"github.com/quittance/quittance/protocol/hostclient"
 )
 
 // Host is what this package needs of package host.
@@ -64,6 +65,27 @@ func Run(ctx context.Context, h Host, j Journal, note string, log hclog.Logger) 
 	}
 	return ends, nil
 }
+
+// UnprovedError says that the agent serves another generation than an
+// allocation's, and that nothing it can still show proves that generation's
+// containers gone. A person may know: the allocation is settled then on that
+// person's word.
+type UnprovedError struct {
+	Generation protocol.ID // of the allocation
+	Number     protocol.Number
+	Cause      error // nil: the genesis receipt speaks of another generation, or of none
+}
+
+func (e *UnprovedError) Error() string {
+	why := "its genesis does not say that that one was abandoned"
+	if e.Cause != nil {
+		why = "its genesis receipt, which may have said that that one was abandoned, was released"
+	}
+	return fmt.Sprintf("allocation %d belongs to host generation %s; the agent serves another one, and %s: put that generation's state directory back, "+
+		"or make sure that none of its containers is left and run `agentctl attempts resolve`", e.Number, e.Generation, why)
+}
+
+func (e *UnprovedError) Unwrap() error { return e.Cause }
 
 // errWithdrawn: nothing ever happened under the number for this attempt.
 var errWithdrawn = errors.New("the number was withdrawn")
@@ -125,11 +147,13 @@ func one(ctx context.Context, h Host, j Journal, e attempt.Execution, note strin
 
 func generationGone(ctx context.Context, h Host, j Journal, e attempt.Execution) (End, error) {
 	gone, err := h.GenerationGone(ctx, e.Generation)
-	if err != nil {
+	switch {
+	case hostclient.IsCode(err, protocol.CodePruned):
+		return End{}, &UnprovedError{e.Generation, e.Number, err}
+	case err != nil:
 		return End{}, err
-	}
-	if !gone {
-		return End{}, fmt.Errorf("the agent serves another generation than %s, and its genesis does not say that that one was abandoned; restore its state directory, or abandon it there", e.Generation)
+	case !gone:
+		return End{}, &UnprovedError{e.Generation, e.Number, nil}
 	}
 	end := End{Number: e.Number, Settlement: attempt.SettlementGenerationGone}
 	return end, settled(ctx, j, e, end.Settlement)

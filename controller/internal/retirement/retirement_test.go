@@ -57,6 +57,7 @@ func acknowledged(t *testing.T, numbers ...protocol.Number) *memory {
 type agent struct {
 	generation protocol.ID
 	gone       bool
+	goneErr    error
 	retire     error
 	stuck      bool
 	consume    error
@@ -100,7 +101,9 @@ func (a *agent) Receipts(_ context.Context, x protocol.Allocation, _ int) ([]hos
 	return []host.Receipt{{Index: 4, Leaf: a.leaf, Proof: "proof"}}, "key", nil
 }
 
-func (a *agent) GenerationGone(context.Context, protocol.ID) (bool, error) { return a.gone, nil }
+func (a *agent) GenerationGone(context.Context, protocol.ID) (bool, error) {
+	return a.gone, a.goneErr
+}
 
 func TestRun(t *testing.T) {
 	for name, row := range map[string]struct {
@@ -139,6 +142,30 @@ func TestRun(t *testing.T) {
 			a.calls = nil
 			if _, err := Run(t.Context(), &a, m, "n", hclog.NewNullLogger()); err != nil || len(a.calls) != 0 {
 				t.Fatalf("%v, %q", err, a.calls)
+			}
+		})
+	}
+}
+
+// I16: where the agent serves another generation and nothing that it still has
+// proves ours gone, the allocation stays open and the error says so; what could
+// not be read is another matter, and is read again.
+func TestGenerationUnproved(t *testing.T) {
+	pruned := protocol.NewProblem(protocol.CodePruned, "", "")
+	lost := errors.New("lost")
+	for name, row := range map[string]struct {
+		gone     error
+		unproved bool
+	}{"speaks of another": {nil, true}, "released": {pruned, true}, "not read": {lost, false}} {
+		t.Run(name, func(t *testing.T) {
+			m := acknowledged(t, 7)
+			_, err := Run(t.Context(), &agent{generation: other, goneErr: row.gone}, m, "n", hclog.NewNullLogger())
+			u, ok := errors.AsType[*UnprovedError](err)
+			if err == nil || ok != row.unproved || ok && (u.Generation != ours || u.Number != 7 || !strings.Contains(u.Error(), "agentctl attempts resolve")) {
+				t.Fatalf("%v", err)
+			}
+			if e := attempt.ExecutionsOf(m.record)[0]; e.Settlement != attempt.SettlementOpen {
+				t.Fatalf("%+v", e)
 			}
 		})
 	}

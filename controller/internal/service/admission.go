@@ -9,6 +9,7 @@ import (
 	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/controller/internal/attempt"
 	"github.com/quittance/quittance/controller/internal/breaker"
+	"github.com/quittance/quittance/controller/internal/host"
 	"github.com/quittance/quittance/controller/internal/lane"
 	"github.com/quittance/quittance/controller/internal/offering"
 	"github.com/quittance/quittance/controller/internal/provider"
@@ -113,7 +114,7 @@ func (s *Service) mayAdmit(ctx context.Context, number int) (protocol.Host, map[
 	reasons := []error{s.maintain(ctx), s.local(number)}
 	current, profiles, err := s.readHost(ctx)
 	if err != nil {
-		reasons = append(reasons, &blocked{reason: "the host cannot be reached", cause: err})
+		reasons = append(reasons, hostBlocked("the host cannot be reached", err))
 	} else {
 		reasons = append(reasons, room(current))
 	}
@@ -126,6 +127,17 @@ func (s *Service) mayAdmit(ctx context.Context, number int) (protocol.Host, map[
 		reasons = append(reasons, &blocked{reason: "no hello was acknowledged yet", cause: refused, person: identityLost(refused)})
 	}
 	return current, profiles, first(reasons)
+}
+
+// hostBlocked is why the host's side forbids an admission.
+func hostBlocked(reason string, err error) error {
+	if b, ok := errors.AsType[*blocked](err); ok && b.person {
+		return b
+	}
+	if host.NeedsPerson(err) {
+		return &blocked{reason: "the host's ledger and the attempt store do not agree", cause: err, person: true}
+	}
+	return &blocked{reason: reason, cause: err}
 }
 
 // first picks the reason that is reported: a failed store, then what needs a

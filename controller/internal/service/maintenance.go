@@ -47,7 +47,7 @@ func (s *Service) maintain(ctx context.Context) error {
 		return err
 	}
 	if err := s.release(ctx); err != nil {
-		return &blocked{reason: "host history cannot be released", cause: err}
+		return hostBlocked("host history cannot be released", err)
 	}
 	if _, err := s.Store.Trim(ctx); err != nil {
 		return err

@@ -50,6 +50,7 @@ type Store interface {
 	journal.Store
 	ID() protocol.ID
 	NextSequence() int64
+	RaiseSequence(ctx context.Context, seen int64) error
 	Active() []store.Entry
 	Knows(key string) bool
 	Admit() error
@@ -108,6 +109,7 @@ type Service struct {
 	helloErr  error                       // why the last one was not acknowledged
 	taken     map[string]int              // jobs in the hands of a lane
 	breakers  map[string]*breaker.Breaker // by kind
+	hostSeen  bool                        // the host answered at the last hello
 	reason    string                      // why nothing is admitted, as last reported
 	batchDue  bool                        // an attempt ended since the last maintenance
 	batchAt   time.Time                   // of the last whole maintenance
@@ -291,12 +293,16 @@ func (s *Service) hello(ctx context.Context) (known bool, err error) {
 		h.Draining = h.Draining || current.Draining
 	}
 	s.mu.Lock()
+	s.hostSeen = err == nil
 	lease := s.lease()
 	s.mu.Unlock()
 	for i := range s.Offerings {
 		h.Offerings = append(h.Offerings, s.offer(&s.Offerings[i], profiles, err, lease))
 	}
 	answer, err := s.API.Hello(ctx, h)
+	if err == nil && answer.Seq > h.Seq {
+		err = s.outrun(ctx, h.Seq, answer.Seq)
+	}
 	s.mu.Lock()
 	s.helloErr = err
 	if err == nil {
@@ -312,6 +318,20 @@ func (s *Service) hello(ctx context.Context) (known bool, err error) {
 		s.Log.Info("announced", "provider", answer.Provider, "offerings", len(h.Offerings), "lease_ms", answer.LeaseMillis)
 	}
 	return lease > 0, nil
+}
+
+// errOutrun: the service keeps a newer announcement of this attempt store.
+var errOutrun = errors.New("the service has a newer announcement of this attempt store: an older copy of it was put back, or a second copy is in use")
+
+// outrun makes the next announcement count, although this copy of the store
+// does not know how often the newer one was opened. Two copies in use would
+// overtake each other for ever, each seeing attempts that it does not know,
+// which holds its lanes.
+func (s *Service) outrun(ctx context.Context, said, stands int64) error {
+	if err := s.Store.RaiseSequence(ctx, stands); err != nil {
+		return errors.Join(errOutrun, err)
+	}
+	return fmt.Errorf("%w (announcement %d stands, %d was sent); the next one is newer", errOutrun, stands, said)
 }
 
 // identityLost reports whether another attempt store holds this provider's

@@ -16,6 +16,7 @@ import (
 	"github.com/quittance/quittance/controller/internal/attempt"
 	"github.com/quittance/quittance/controller/internal/breaker"
 	"github.com/quittance/quittance/controller/internal/claims"
+	"github.com/quittance/quittance/controller/internal/host"
 	"github.com/quittance/quittance/controller/internal/lane"
 	"github.com/quittance/quittance/controller/internal/offering"
 	"github.com/quittance/quittance/controller/internal/provider"
@@ -91,6 +92,7 @@ type world struct {
 	mine      []protocol.Allocation
 	calls     []string
 	lease     time.Duration
+	stands    int64        // the announcement that the service keeps, where it is newer
 	gone      bool         // the genesis says that the other generation was abandoned
 	goneErr   error        // it cannot be read
 	save      func() error // of the witness, or nil
@@ -98,7 +100,7 @@ type world struct {
 
 func (w *world) Hello(_ context.Context, h api.Hello) (api.HelloAnswer, error) {
 	w.hello = append(w.hello, h)
-	return api.HelloAnswer{LeaseMillis: w.lease.Milliseconds()}, w.helloErr
+	return api.HelloAnswer{LeaseMillis: w.lease.Milliseconds(), Seq: max(h.Seq, w.stands)}, w.helloErr
 }
 
 func (w *world) Feed(_ context.Context, q provider.FeedQuery) (api.Feed, error) {
@@ -549,3 +551,29 @@ func TestContexts(t *testing.T) {
 }
 
 var _ lane.Admission = (*Service)(nil)
+
+// An announcement that is older than the one that stands changed nothing at the
+// service: it is no success, and the next one is newer.
+func TestHelloOvertakesANewerStore(t *testing.T) {
+	s, w, _ := newService(t)
+	w.stands = 9<<32 + 3
+	if _, err := s.hello(t.Context()); !errors.Is(err, errOutrun) {
+		t.Fatalf("%v", err)
+	}
+	if _, err := s.hello(t.Context()); err != nil || w.hello[len(w.hello)-1].Seq <= w.stands {
+		t.Fatalf("%v, %d after %d", err, w.hello[len(w.hello)-1].Seq, w.stands)
+	}
+}
+
+// I9: ledger and store that do not agree need a person, which is named before
+// anything else.
+func TestAdmissionNamesALedgerThatDisagrees(t *testing.T) {
+	for _, cause := range []error{&host.BehindError{Detail: "d"}, &host.OlderError{Generation: generation}} {
+		s, w, _ := newService(t)
+		w.hostErr, w.helloErr = cause, errors.New("down")
+		_, err := s.admit(t.Context(), 0)
+		if b, ok := errors.AsType[*blocked](err); !ok || !b.person || !errors.Is(err, cause) {
+			t.Errorf("%v", err)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/quittance/quittance/controller/internal/attempt"
 	"github.com/quittance/quittance/protocol"
@@ -17,6 +18,10 @@ type Config struct {
 	History     int           // archived records kept by Trim, 1 … MaxHistory
 	DiskReserve int64         // bytes that Admit leaves free on the file system, beyond one full record
 	FS          FS            // nil: the operating system's
+	// Written, where it is set, is told of every durable write of a record: from
+	// is nil for the first one. It is called by the owner goroutine and must be
+	// short.
+	Written func(from, to attempt.Record, took time.Duration)
 }
 
 // Bounds of the configuration.

@@ -21,7 +21,7 @@ type Store struct {
 	cfg      Config
 	fs       FS
 	id       protocol.ID
-	opens    int64
+	opens    atomic.Int64
 	sequence atomic.Int64 // last sequence number given out by NextSequence
 	lock     io.Closer
 
@@ -127,7 +127,7 @@ const maxOpens = 1<<21 - 2
 
 func newStore(cfg Config, c *contents, lock io.Closer) *Store {
 	s := &Store{
-		cfg: cfg, fs: cfg.FS, id: c.id, opens: c.scope.Opens + 1, lock: lock,
+		cfg: cfg, fs: cfg.FS, id: c.id, lock: lock,
 		// One change per subject is pending at once, so this never fills.
 		queue:   make(chan *change, cfg.MaxActive+MaxHostGenerations+8),
 		stopped: make(chan struct{}), failed: make(chan struct{}),
@@ -144,7 +144,8 @@ func newStore(cfg Config, c *contents, lock io.Closer) *Store {
 	for _, e := range c.history {
 		s.keys[e.Key] = true
 	}
-	s.sequence.Store(s.opens << 32)
+	s.opens.Store(c.scope.Opens + 1)
+	s.sequence.Store(s.opens.Load() << 32)
 	return s
 }
 
@@ -156,7 +157,7 @@ func (s *Store) recover(c *contents) error {
 			return err
 		}
 	}
-	if err := s.recoverWrite("", func() error { return s.writeScope(scopeContent{s.cfg.Scope, s.opens, false}) }); err != nil {
+	if err := s.recoverWrite("", func() error { return s.writeScope(scopeContent{s.cfg.Scope, s.opens.Load(), false}) }); err != nil {
 		return err
 	}
 	for _, name := range c.leftovers {
@@ -345,7 +346,7 @@ func (s *Store) Close() error {
 	<-s.stopped
 	err := s.Err()
 	if err == nil {
-		err = s.writeScope(scopeContent{s.cfg.Scope, s.opens, true})
+		err = s.writeScope(scopeContent{s.cfg.Scope, s.opens.Load(), true})
 	}
 	if errors.Is(err, ErrNoSpace) {
 		err = nil // the next open writes everything again, as after a crash
@@ -358,14 +359,14 @@ func (s *Store) Close() error {
 func (s *Store) ID() protocol.ID { return s.id }
 
 // Opens counts how often the store was opened, this time included.
-func (s *Store) Opens() int64 { return s.opens }
+func (s *Store) Opens() int64 { return s.opens.Load() }
 
 // NextSequence is the next number for hello and heartbeat: higher than every
 // number that this store gave out in this or an earlier process. It panics
 // after 2³² numbers of one process.
 func (s *Store) NextSequence() int64 {
 	n := s.sequence.Add(1)
-	if n>>32 != s.opens {
+	if n&(1<<32-1) == 0 {
 		panic("store: 2³² sequence numbers were used in one process")
 	}
 	return n

@@ -437,6 +437,34 @@ func TestWitness(t *testing.T) {
 }
 
 // Sequence numbers rise over restarts, whatever was used before.
+// I25: a copy of the store that is older than what was announced from it
+// overtakes that, durably.
+func TestSequenceOvertakesWhatWasSeen(t *testing.T) {
+	m := newMemFS()
+	cfg := config(m)
+	s := created(t, cfg)
+	const seen = int64(77)<<32 + 5
+	for range 2 { // the second time it is higher already
+		if err := s.RaiseSequence(t.Context(), seen); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := s.NextSequence(); n != 78<<32+1 || s.Opens() != 78 {
+		t.Fatalf("%d, opened %d times", n, s.Opens())
+	}
+	for _, wrong := range []int64{-1, 1<<53 - 1} {
+		if err := s.RaiseSequence(t.Context(), wrong); err == nil {
+			t.Errorf("%d was taken", wrong)
+		}
+	}
+	m.crash(nil)
+	s = opened(t, cfg)
+	if n := s.NextSequence(); n != 79<<32+1 {
+		t.Fatalf("%d after a crash", n)
+	}
+	mustClose(t, s)
+}
+
 func TestSequenceRisesOverRestarts(t *testing.T) {
 	m := newMemFS()
 	cfg := config(m)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"time"
 
 	"github.com/quittance/quittance/controller/internal/attempt"
 	"github.com/quittance/quittance/protocol"
@@ -16,6 +17,7 @@ import (
 const (
 	subjectTrim    = "/trim"
 	subjectWitness = "/witness/"
+	subjectScope   = "/scope"
 )
 
 // Admit says whether a new attempt can be carried to its end: room for one
@@ -142,7 +144,7 @@ func (s *Store) step(current Entry, event attempt.Event) (Entry, error) {
 
 // commit makes e the durable active record. It runs in the owner goroutine.
 func (s *Store) commit(e Entry) (Entry, error) {
-	file := s.path(activeDir, e.Key+recordSuffix)
+	file, began := s.path(activeDir, e.Key+recordSuffix), time.Now()
 	write := func() error { return s.writeRecord(file, e) }
 	err := write()
 	if e.Revision > 1 {
@@ -152,9 +154,13 @@ func (s *Store) commit(e Entry) (Entry, error) {
 		return Entry{}, err
 	}
 	s.mu.Lock()
+	from := s.active[e.Key].Record
 	s.active[e.Key] = e
 	s.keys[e.Key] = true
 	s.mu.Unlock()
+	if s.cfg.Written != nil {
+		s.cfg.Written(from, e.Record, time.Since(began))
+	}
 	// A reserve that was given up comes back as soon as there is space.
 	if err := s.reserve(e.Key); err != nil && !errors.Is(err, ErrNoSpace) {
 		return Entry{}, err
@@ -272,6 +278,29 @@ func (s *Store) SetWitness(ctx context.Context, generation protocol.ID, w Witnes
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.witnesses[generation] = next
+		return Entry{}, nil
+	})
+	return err
+}
+
+// RaiseSequence makes every later number of [Store.NextSequence] higher than
+// seen, which the service has from this store's id: an older copy of the store
+// was put back, which does not know how often the newer one was opened.
+func (s *Store) RaiseSequence(ctx context.Context, seen int64) error {
+	opens := seen>>32 + 1
+	if seen < 0 || opens >= maxOpens {
+		return fmt.Errorf("sequence number %d is not one of an attempt store", seen)
+	}
+	_, err := s.do(ctx, subjectScope, func() (Entry, error) {
+		if opens <= s.opens.Load() {
+			return Entry{}, nil
+		}
+		write := func() error { return s.writeScope(scopeContent{s.cfg.Scope, opens, false}) }
+		if err := s.fromReserve("", write(), write); err != nil {
+			return Entry{}, err
+		}
+		s.opens.Store(opens)
+		s.sequence.Store(opens << 32)
 		return Entry{}, nil
 	})
 	return err

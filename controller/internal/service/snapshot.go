@@ -1,0 +1,24 @@
+package service
+
+import "time"
+
+// Snapshot is what the lanes of a process share, as it is now.
+type Snapshot struct {
+	Lanes    int
+	Taken    int             // jobs in the hands of a lane
+	Breakers map[string]bool // by kind; true: the offering takes no job
+	Blocked  string          // why nothing is admitted, or ""
+	HostSeen bool            // the host answered at the last hello
+}
+
+// Snapshot reads it, for the metrics; it waits for nothing but a short lock.
+func (s *Service) Snapshot() Snapshot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	out := Snapshot{Lanes: s.Lanes, Taken: len(s.taken), Breakers: map[string]bool{}, Blocked: s.reason, HostSeen: s.hostSeen}
+	for kind, b := range s.breakers {
+		out.Breakers[kind], _ = b.Open(now)
+	}
+	return out
+}
