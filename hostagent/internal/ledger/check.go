@@ -66,7 +66,8 @@ func settled(o Options, dir string) (*scan, error) {
 }
 
 // Check verifies the ledger in dir and changes nothing; the agent may be
-// running. Errors: *DamageError, ErrNotExist, ErrLost, *GenerationError.
+// running. Errors: *DamageError, *FormatError, ErrNotExist,
+// ErrLost, *GenerationError.
 func Check(dir string, o Options) (Report, error) {
 	o, err := o.withDefaults()
 	if err != nil {

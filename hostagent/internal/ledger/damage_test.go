@@ -153,9 +153,6 @@ func TestDamagedSegments(t *testing.T) {
 		{"a copy in another's place", func(f map[string][]byte) { f[second] = f[first] }, second, 0},
 	}
 	for i := range headerBytes {
-		if i >= 8 && i < 12 {
-			continue // the format version: below
-		}
 		rows = append(rows, struct {
 			name   string
 			damage func(files map[string][]byte)
@@ -170,14 +167,6 @@ func TestDamagedSegments(t *testing.T) {
 			wantDamage(t, damaged, row.file, row.offset)
 		})
 	}
-	t.Run("another format version", func(t *testing.T) {
-		damaged := cloneFiles(files)
-		damaged[second][8] = 2
-		_, err := openDamaged(t, damaged, true)
-		if _, isDamage := errors.AsType[*DamageError](err); err == nil || isDamage {
-			t.Fatalf("%v; a refusal that names the version is expected", err)
-		}
-	})
 	t.Run("another generation", func(t *testing.T) {
 		f := newForgetFS()
 		f.load("ledger", files)

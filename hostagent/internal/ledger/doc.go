@@ -29,6 +29,15 @@
 // last is flagged "more follow", and a group never spans two segments, so it
 // survives a crash whole or not at all.
 //
+// # Formats
+//
+// The version in a header is that of the whole content: of these bytes and of
+// what receipts, intents and bases may say. Whatever an older program could not
+// fold raises [Format]. Older formats stay readable, each released one from a
+// fixture in testdata/released; a later one is refused with *FormatError before
+// anything is taken for a torn tail. The packages refuse to put an older agent
+// over it.
+//
 // # Opening
 //
 //	bad or missing record, attested by a later valid one   damage: *DamageError, nothing is touched

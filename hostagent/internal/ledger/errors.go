@@ -61,6 +61,17 @@ func (e *GenerationError) Error() string {
 	return fmt.Sprintf("the ledger is of generation %s where %s is expected: restore the right one, or abandon it with `hostagent ledger abandon`", e.Got, e.Want)
 }
 
+// FormatError says that a later program wrote a segment in a format which this
+// one does not read. Opening touched nothing.
+type FormatError struct {
+	File   string // path of the segment
+	Format uint32 // that it has
+}
+
+func (e *FormatError) Error() string {
+	return fmt.Sprintf("%s has ledger format %d and this program reads formats up to %d: run the version that wrote it, or a later one", e.File, e.Format, Format)
+}
+
 // FailedError is the final state after a write or sync error (I35): nothing
 // is acknowledged any more. Only a fresh process may read the state again.
 type FailedError struct {

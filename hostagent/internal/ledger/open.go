@@ -55,7 +55,7 @@ type segment struct {
 
 // Open opens the ledger in dir; it never creates one. When it returns,
 // everything that was found is durable, also where an earlier sync had failed
-// (I35). Errors: ErrNotExist, ErrLost, ErrLocked, *DamageError,
+// (I35). Errors: ErrNotExist, ErrLost, ErrLocked, *DamageError, *FormatError,
 // *GenerationError, or what the file system said.
 func Open(dir string, o Options) (_ *Ledger, err error) {
 	o, err = o.withDefaults()

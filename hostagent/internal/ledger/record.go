@@ -19,7 +19,7 @@ const (
 	// headerBytes is the part of segmentHeader that is used.
 	headerBytes = 8 + 4 + 4 + 16 + 8 + 8 + 8 + 8 + sha256.Size
 
-	formatVersion = 1
+	formatVersion = Format
 	magic         = "QLEDGER1"
 
 	flagMore byte   = 1 // record: more of the same group follow
@@ -173,14 +173,17 @@ func parseHeader(b []byte, ordinal uint64) (header, bool) {
 // maxFile bounds a segment file: the largest base and what follows it.
 const maxFile = MaxSegment + baseEnvelope + MaxBase + segmentHeader + MaxGroup
 
-// foreignFormat reports whether b is a header of a version that this program
-// does not read, so that the refusal can say so.
-func foreignFormat(b []byte) (version uint32, foreign bool) {
+// newerFormat reports whether b is the header of a segment that a later
+// program wrote in a format which this one does not read. The places of magic,
+// version, checksum and generation, and what the checksum covers, are the same
+// in every format: so a damaged version is damage and nothing else.
+func newerFormat(b []byte, ordinal uint64) (version uint32, newer bool) {
 	if len(b) < segmentHeader || string(b[:8]) != magic {
 		return 0, false
 	}
 	version = binary.LittleEndian.Uint32(b[8:])
-	return version, version != formatVersion
+	p := place{generation: [16]byte(b[16:32]), ordinal: ordinal}
+	return version, version > formatVersion && binary.LittleEndian.Uint32(b[12:]) == p.checksum(0, b[:12], b[16:headerBytes])
 }
 
 func generationBytes(id protocol.ID) ([16]byte, error) {

@@ -143,12 +143,16 @@ func (s *scanner) read(ordinal uint64, limit int64) (_ []byte, err error) {
 
 // findBase looks for the newest whole base group, newest segment first, and
 // gives the lowest ordinal that must exist. Without a base the log begins with
-// segment 1.
+// segment 1. A segment of a later format is among the newest, so nothing was
+// taken for a torn tail before it is met.
 func (s *scanner) findBase(ordinals []uint64, out *scan) (uint64, error) {
 	for _, ordinal := range slices.Backward(ordinals) {
 		b, err := s.read(ordinal, segmentHeader)
 		if err != nil {
 			return 0, err
+		}
+		if version, newer := newerFormat(b, ordinal); newer {
+			return 0, &FormatError{File: s.path(ordinal), Format: version}
 		}
 		h, ok := parseHeader(b, ordinal)
 		if !ok || !h.base {
@@ -241,9 +245,6 @@ func (s *scanner) walk(ordinals []uint64, out *scan) error {
 			return err
 		}
 		h, ok := parseHeader(b, ordinal)
-		if version, foreign := foreignFormat(b); foreign {
-			return fmt.Errorf("%s is of ledger format %d; this program reads format %d: run the version that wrote it", s.path(ordinal), version, formatVersion)
-		}
 		if !ok {
 			if i == 0 {
 				return &DamageError{File: s.path(ordinal), Reason: "the log's first header is bad"}
