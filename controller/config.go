@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
 	"github.com/quittance/quittance/controller/internal/config"
@@ -69,13 +68,6 @@ func CheckConfig(c Config, mode Mode) (string, error) {
 	}
 	b.WriteString("\n")
 	return b.String(), join(problems)
-}
-
-// NewLogger makes the process's logger on standard error.
-func NewLogger(c Config) hclog.Logger {
-	return hclog.New(&hclog.LoggerOptions{
-		Name: "controller", Level: hclog.LevelFromString(c.Log.Level), Output: os.Stderr, JSONFormat: c.Log.JSON,
-	})
 }
 
 // use is what may lie in one directory at most.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/controller/internal/attempt"
@@ -17,6 +18,8 @@ import (
 type Options struct {
 	Version string // of the program
 	Logger  hclog.Logger
+	// Figures takes the process's metrics; nil for none.
+	Figures prometheus.Registerer
 	// Stop ends the rest of stop_timeout: a second signal. Nil: never.
 	Stop context.Context
 }
@@ -28,7 +31,7 @@ func Run(ctx context.Context, c Config, mode Mode, o Options) (err error) {
 		return err
 	}
 	if o.Logger == nil {
-		o.Logger = NewLogger(c)
+		o.Logger = hclog.NewNullLogger()
 	}
 	if o.Stop == nil {
 		o.Stop = context.WithoutCancel(ctx)

@@ -74,6 +74,9 @@ func IsUnmending(err error) bool {
 	if _, other := errors.AsType[*ledger.GenerationError](err); other {
 		return true
 	}
+	if _, newer := errors.AsType[*ledger.FormatError](err); newer {
+		return true
+	}
 	return errors.Is(err, ledger.ErrNotExist) || errors.Is(err, ledger.ErrLost) || errors.Is(err, errState)
 }
 

@@ -15,6 +15,10 @@ import (
 	"github.com/quittance/quittance/protocol/tlog"
 )
 
+// LedgerFormat is the newest format of a ledger that this agent reads, and the
+// one that it writes. The packages' scripts know it too.
+const LedgerFormat = ledger.Format
+
 // Created says what [Init] made.
 type Created struct {
 	Generation protocol.ID

@@ -33,6 +33,7 @@ type Config struct {
 	AdminSocket string `toml:"admin_socket" doc:"socket of agentctl attempts and controller drain; empty: admin.sock in the runtime directory that systemd gives, or else in state_dir"`
 
 	Log      Log      `toml:"log"`
+	Metrics  Metrics  `toml:"metrics"`
 	Service  Service  `toml:"service"`
 	Provider Provider `toml:"provider"`
 	Host     Host     `toml:"host"`
@@ -42,8 +43,13 @@ type Config struct {
 
 // Log says how the journal is written.
 type Log struct {
-	Level string `toml:"level" doc:"trace, debug, info, warn or error"`
-	JSON  bool   `toml:"json" doc:"one JSON object per line instead of text"`
+	Level  string `toml:"level" doc:"trace, debug, info, warn or error"`
+	Format string `toml:"format" doc:"text, json, journal (systemd's journal, every key a field), or auto: text on a terminal, journal under systemd and json elsewhere"`
+}
+
+// Metrics says where Prometheus reads the process's figures.
+type Metrics struct {
+	Listen string `toml:"listen" doc:"address of GET /metrics for Prometheus: a loopback host:port, or unix: and an absolute path; empty: none"`
 }
 
 // Service is the job service, used by serve and api.
@@ -118,7 +124,7 @@ func (m Mode) HasLanes() bool { return m == Serve || m == Work }
 func Default() Config {
 	return Config{
 		StateDir: "/var/lib/quittance-controller",
-		Log:      Log{Level: "info"},
+		Log:      Log{Level: "info", Format: "auto"},
 		Service: Service{
 			Listen: "127.0.0.1:8470", Topology: "default", Lease: tomlfile.Duration{Duration: 10 * time.Minute},
 		},
@@ -178,7 +184,30 @@ func Load(path string, optional bool, env func(string) (string, bool), flags map
 var (
 	nameForm  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 	logLevels = []string{"trace", "debug", "info", "warn", "error"}
+	// logFormats are those of the program's log.
+	logFormats = []string{"auto", "text", "json", "journal"}
 )
+
+// unservable says why figures are not served on an address, or "".
+func unservable(address string) string {
+	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+		if !filepath.IsAbs(path) || filepath.Clean(path) != path {
+			return "must have an absolute path after unix:"
+		}
+		return ""
+	}
+	if address == "" {
+		return ""
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return "must be empty, unix: and a path, or a loopback host:port, such as \"127.0.0.1:9472\""
+	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return "is not a loopback address: figures have neither TLS nor a password; put a proxy that has both before them"
+	}
+	return ""
+}
 
 // Check reports every problem of the configuration for a mode at once, each
 // with its key and the remedy.
@@ -192,6 +221,12 @@ func (c *Config) Check(mode Mode) error {
 	}
 	if !slices.Contains(logLevels, c.Log.Level) {
 		refuse("log.level", "must be one of %s", strings.Join(logLevels, ", "))
+	}
+	if !slices.Contains(logFormats, c.Log.Format) {
+		refuse("log.format", "must be one of %s", strings.Join(logFormats, ", "))
+	}
+	if reason := unservable(c.Metrics.Listen); reason != "" {
+		refuse("metrics.listen", "%s", reason)
 	}
 	if c.AdminSocket != "" && !filepath.IsAbs(c.AdminSocket) {
 		refuse("admin_socket", "must be empty or an absolute path")

@@ -72,7 +72,8 @@ func (k Key) text(c *Config) string {
 // sections are what the example file says above each table.
 var sections = map[string]string{
 	"":         "The controller's configuration. Flags override environment variables, which\noverride this file: service.listen is also QUITTANCE_SERVICE_LISTEN and\n--service-listen. `controller config check` prints what is in force.",
-	"log":      "The journal, on standard error.",
+	"log":      "The log, on standard error or in systemd's journal.",
+	"metrics":  "Figures for Prometheus; see quittance-metrics(7).",
 	"service":  "The job service: serve and api.",
 	"provider": "The lanes' identity at a job service: serve and work.",
 	"host":     "The host agent of this node.",
