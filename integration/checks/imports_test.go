@@ -31,7 +31,8 @@ var arrows = []arrow{
 	{"cmd/hostagent", []string{"hostagent", "protocol", "profiles"}, "mains are thin"},
 	{"cmd/controller", []string{"controller", "protocol", "profiles"}, "mains are thin"},
 	{"cmd/agentctl", []string{"controller/api", "protocol", "profiles"}, "agentctl is a client of both sockets, not a part of either"},
-	{"packaging", []string{"cmd", "protocol", "profiles"}, "man pages are made from the commands"},
+	{"packaging", []string{"cmd", "protocol", "profiles", "integration/ociarchive"},
+		"man pages are made from the commands, and the controller's archive as the workers' are"},
 	{"integration", []string{"protocol", "profiles", "hostagent", "controller", "cmd", "packaging"}, "whole systems are tested from outside"},
 	{"deps", nil, "it only pins modules"},
 }

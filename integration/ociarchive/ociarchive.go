@@ -65,7 +65,12 @@ type Image struct {
 	User string
 	// WorkDir is the default working directory; "" means /.
 	WorkDir string
+	// Architecture is that of the programs inside, as Go names it; "" means
+	// this machine's.
+	Architecture string
 }
+
+func (i Image) architecture() string { return cmp.Or(i.Architecture, runtime.GOARCH) }
 
 // Written identifies an image in an archive.
 type Written struct {
@@ -102,7 +107,7 @@ func Write(path string, image Image) (written Written, err error) {
 			err = errors.Join(err, f.Close(), removeIfThere(f.Name()))
 		}
 	}()
-	if err := writeLayout(f, made, ref); err != nil {
+	if err := writeLayout(f, made, ref, image.architecture()); err != nil {
 		return Written{}, fmt.Errorf("archive %s: %w", path, err)
 	}
 	info, err := f.Stat()
@@ -160,7 +165,7 @@ func configFile(made v1.Image, image Image) *v1.ConfigFile {
 		panic(fmt.Sprintf("ociarchive: config of our own image: %v", err))
 	}
 	config = config.DeepCopy()
-	config.OS, config.Architecture = "linux", runtime.GOARCH
+	config.OS, config.Architecture = "linux", image.architecture()
 	config.Created = v1.Time{Time: epoch}
 	config.Config = v1.Config{
 		Entrypoint: image.Entrypoint,
@@ -172,13 +177,13 @@ func configFile(made v1.Image, image Image) *v1.ConfigFile {
 }
 
 // writeLayout writes the image layout as a tar: fixed order, fixed headers.
-func writeLayout(w io.Writer, made v1.Image, ref string) error {
+func writeLayout(w io.Writer, made v1.Image, ref, architecture string) error {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	index = mutate.AppendManifests(index, mutate.IndexAddendum{
 		Add: made,
 		Descriptor: v1.Descriptor{
 			Annotations: map[string]string{nameAnnotation: ref},
-			Platform:    &v1.Platform{OS: "linux", Architecture: runtime.GOARCH},
+			Platform:    &v1.Platform{OS: "linux", Architecture: architecture},
 		},
 	})
 	indexJSON, err := index.RawManifest()
