@@ -57,18 +57,19 @@ func (e *UnknownGenerationError) Error() string {
 	return fmt.Sprintf("this node holds nothing of generation %s, only of: %s", e.Named, known)
 }
 
-// Abandon gives a generation up whose ledger is lost, damaged or behind, and
-// makes a new one. It stops and removes every labelled container of the old
-// generation and verifies that nothing of them is left; then it puts the old
-// ledger and host key aside and makes a new generation whose genesis names the
-// old one and its last receipt, where that can be read. Controllers take that
-// as the retirement of everything there with unknown facts.
+// Abandon gives generations up: the one whose ledger is lost, damaged or behind,
+// and any others whose containers the engine still holds. It stops and removes
+// every labelled container of them and verifies that nothing of them is left;
+// then it puts the old ledger and host key aside and makes a new generation
+// whose genesis names the first of them with its last receipt, where that can be
+// read, and all others of this node that ended with it or before. Controllers
+// take that as the retirement of everything there with unknown facts.
 //
 // The agent must not run. What cannot be stopped before ctx ends is an error,
-// and the old generation stands. From the moment at which everything is gone
+// and the old generations stand. From the moment at which everything is gone
 // the way goes forward only: an Abandon that was cut short after it is
 // completed by the next, and neither init nor the agent does anything before.
-func Abandon(ctx context.Context, c Config, old protocol.ID, version string, log hclog.Logger) (_ Abandoned, err error) {
+func Abandon(ctx context.Context, c Config, old []protocol.ID, version string, log hclog.Logger) (_ Abandoned, err error) {
 	if err := makePrivateDir(c.StateDir); err != nil {
 		return Abandoned{}, err
 	}
@@ -91,35 +92,54 @@ func Abandon(ctx context.Context, c Config, old protocol.ID, version string, log
 		}
 	case err != nil:
 		return Abandoned{}, err
-	case plan.Previous.Generation != old:
-		return Abandoned{}, &UnknownGenerationError{Named: old, Known: []protocol.ID{plan.Previous.Generation}}
+	default:
+		known := append([]protocol.ID{plan.Previous.Generation}, plan.Previous.Also...)
+		if err := checkNamed(old, known); err != nil {
+			return Abandoned{}, err
+		}
 	}
 	created, err := replace(c, plan, version)
 	if err != nil {
 		return Abandoned{}, fmt.Errorf("abandon: %w; everything of the old generation is gone: run this again to complete it", err)
 	}
-	aside, err := filepath.Glob(filepath.Join(c.StateDir, "*"+abandonedSuffix+string(old)+"*"))
+	aside, err := filepath.Glob(filepath.Join(c.StateDir, "*"+abandonedSuffix+string(plan.Previous.Generation)+"*"))
 	return Abandoned{Previous: plan.Previous, Containers: removed, Aside: aside, Created: created}, err
+}
+
+// checkNamed refuses to give up what is not known here.
+func checkNamed(named, known []protocol.ID) error {
+	if len(named) == 0 {
+		return &UnknownGenerationError{Known: known}
+	}
+	for _, id := range named {
+		if !slices.Contains(known, id) {
+			return &UnknownGenerationError{Named: id, Known: known}
+		}
+	}
+	return nil
 }
 
 // abandonment ends what lives of a generation.
 type abandonment struct {
 	cfg    Config
-	old    protocol.ID
+	old    []protocol.ID // as named; the first is the one that the genesis tells most of
 	log    hclog.Logger
 	engine *engine.Engine
 	groups *cgroup.Manager
 	known  []protocol.ID // generations that the state directory speaks of
+	before []protocol.ID // those that ended before the one of the old ledger
 	// unsettled says that a creation of the agent's last life may still land.
 	unsettled bool
 }
 
 // run stops and removes everything, and tells what the new genesis says of it.
 func (a *abandonment) run(ctx context.Context) (previous protocol.AbandonedPrevious, removed int, err error) {
-	previous.Generation = a.old
 	a.known = knownGenerations(a.cfg)
+	if len(a.old) > 0 {
+		previous.Generation = a.old[0]
+	}
 	if head, ok := a.head(); ok {
-		if head.Generation == a.old {
+		if head.Generation == previous.Generation {
 			previous.Index, previous.LeafHash = &head.Index, &head.LeafHash
 		}
 	} else {
@@ -135,7 +155,22 @@ func (a *abandonment) run(ctx context.Context) (previous protocol.AbandonedPrevi
 	if removed, err = a.clear(ctx); err != nil {
 		return previous, removed, fmt.Errorf("abandon: %w; the old generation stands", err)
 	}
+	previous.Also = a.also()
 	return previous, removed, nil
+}
+
+// also lists what the genesis names beside the first generation: the others
+// that were named, that of the state directory, and what its own genesis named.
+func (a *abandonment) also() []protocol.ID {
+	also := []protocol.ID{}
+	for _, ids := range [][]protocol.ID{a.old[1:], a.known, a.before} {
+		for _, id := range ids {
+			if id != a.old[0] && !slices.Contains(also, id) && len(also) < protocol.MaxAlsoAbandoned {
+				also = append(also, id)
+			}
+		}
+	}
+	return also
 }
 
 // lastReceipt is the head of a ledger that can be read.
@@ -159,6 +194,14 @@ func (a *abandonment) head() (last lastReceipt, ok bool) {
 		}
 		last = lastReceipt{r.Generation, r.Index, core.LeafHash(e.Payload)}
 		switch {
+		case r.Kind == protocol.KindGenesis:
+			genesis, err := protocol.BodyOf[protocol.GenesisBody](r)
+			if err != nil {
+				return err
+			}
+			if genesis.Abandoned != nil {
+				a.before = append([]protocol.ID{genesis.Abandoned.Generation}, genesis.Abandoned.Also...)
+			}
 		case r.Number == nil:
 		case r.Kind == protocol.KindAccepted:
 			creating[*r.Number] = true
@@ -180,7 +223,7 @@ func (a *abandonment) head() (last lastReceipt, ok bool) {
 // after the time in which a creation of the agent's last life can still land.
 func (a *abandonment) clear(ctx context.Context) (removed int, err error) {
 	manager := worker.New(worker.Config{
-		Engine: a.engine, Groups: a.groups, Generation: a.old, LogDir: logsDir(a.cfg), ExitGrace: a.cfg.ExitGrace.Duration,
+		Engine: a.engine, Groups: a.groups, LogDir: logsDir(a.cfg), ExitGrace: a.cfg.ExitGrace.Duration,
 		Post: func(core.Event) {}, Logger: a.log.Named("worker"),
 	})
 	defer manager.Close()
@@ -240,28 +283,33 @@ func (a *abandonment) found(ctx context.Context) (containers int, nonces []proto
 	if err != nil {
 		return 0, nil, err
 	}
-	known := map[protocol.ID]bool{}
-	for _, id := range a.known {
-		known[id] = true
-	}
-	others := map[protocol.ID]bool{}
-	named := known[a.old]
+	held := map[protocol.ID]bool{}
 	for _, c := range listed {
-		named = named || c.Generation == a.old
-		if c.Generation != a.old && !known[c.Generation] {
-			others[c.Generation] = true
+		held[c.Generation] = true
+	}
+	all := slices.Clone(a.known)
+	for _, id := range slices.Sorted(maps.Keys(held)) {
+		if !slices.Contains(all, id) {
+			all = append(all, id)
 		}
 	}
-	if !named {
-		for _, c := range listed {
-			known[c.Generation] = true
-		}
-		return 0, nil, &UnknownGenerationError{Named: a.old, Known: slices.Sorted(maps.Keys(known))}
+	if err := checkNamed(a.old, all); err != nil {
+		return 0, nil, err
 	}
-	a.known = append(a.known, a.old) // it stays known once its containers are gone
+	for _, id := range a.old { // each stays known once its containers are gone
+		if !slices.Contains(a.known, id) {
+			a.known = append(a.known, id)
+		}
+	}
+	var others []string
+	for _, id := range slices.Sorted(maps.Keys(held)) {
+		if !slices.Contains(a.known, id) {
+			others = append(others, string(id))
+		}
+	}
 	if len(others) > 0 {
-		return 0, nil, fmt.Errorf("the engine holds containers of generation %s, neither the one that was named nor the one of state_dir: name that one, or restore the state directory that it belongs to",
-			slices.Sorted(maps.Keys(others))[0])
+		return 0, nil, fmt.Errorf("the engine also holds containers of generation %s, which was not named and is not the one of state_dir: "+
+			"name it too to give it up, or restore the state directory that it belongs to", strings.Join(others, " "))
 	}
 	leftovers, err := a.engine.Leftovers(ctx, a.groups)
 	if err != nil {

@@ -74,7 +74,7 @@ func TestReplaceIsCompleted(t *testing.T) {
 		c, old := oldNode(t)
 		index := protocol.Index(0)
 		digest := protocol.Digest("sha256:" + strings.Repeat("0", 64))
-		r := replacement{protocol.AbandonedPrevious{Generation: old.Generation, Index: &index, LeafHash: &digest}, protocol.NewID()}
+		r := replacement{protocol.AbandonedPrevious{Generation: old.Generation, Index: &index, LeafHash: &digest, Also: []protocol.ID{protocol.NewID()}}, protocol.NewID()}
 		if err := writeDurably(replacementFile(c), protocol.AppendCanonical(nil, r)); err != nil {
 			t.Fatal(err)
 		}

@@ -58,10 +58,10 @@ type receiptRow struct {
 var receiptRows = []receiptRow{
 	{KindGenesis, 0, GenesisBody{HostKey: "quittance/x+1+k", BootID: testBoot, Versions: Versions{"1.2.3", []int{1}}},
 		`{"host_key":"quittance/x+1+k","boot_id":"fedcba9876543210fedcba9876543210","versions":` + versionsJSON + `,"abandoned":null}`},
-	{KindGenesis, 0, GenesisBody{HostKey: "k", BootID: testBoot, Versions: Versions{"", nil}, Abandoned: &AbandonedPrevious{testOwner, ptr(Index(9)), ptr(digestA)}},
-		`{"host_key":"k","boot_id":"fedcba9876543210fedcba9876543210","versions":{"agent":"","protocol":[]},"abandoned":{"generation":"ffeeddccbbaa99887766554433221100","index":9,"leaf_hash":"` + string(digestA) + `"}}`},
+	{KindGenesis, 0, GenesisBody{HostKey: "k", BootID: testBoot, Versions: Versions{"", nil}, Abandoned: &AbandonedPrevious{testOwner, ptr(Index(9)), ptr(digestA), []ID{testNonce}}},
+		`{"host_key":"k","boot_id":"fedcba9876543210fedcba9876543210","versions":{"agent":"","protocol":[]},"abandoned":{"generation":"ffeeddccbbaa99887766554433221100","index":9,"leaf_hash":"` + string(digestA) + `","also":["0123456789abcdef0123456789abcdef"]}}`},
 	{KindGenesis, 0, GenesisBody{HostKey: "k", BootID: testBoot, Versions: Versions{"", nil}, Abandoned: &AbandonedPrevious{Generation: testOwner}},
-		`{"host_key":"k","boot_id":"fedcba9876543210fedcba9876543210","versions":{"agent":"","protocol":[]},"abandoned":{"generation":"ffeeddccbbaa99887766554433221100","index":null,"leaf_hash":null}}`},
+		`{"host_key":"k","boot_id":"fedcba9876543210fedcba9876543210","versions":{"agent":"","protocol":[]},"abandoned":{"generation":"ffeeddccbbaa99887766554433221100","index":null,"leaf_hash":null,"also":[]}}`},
 	{KindAgentStarted, 0, AgentStartedBody{testBoot, Versions{"1.2.3", []int{1}}},
 		`{"boot_id":"fedcba9876543210fedcba9876543210","versions":` + versionsJSON + `}`},
 	{KindAccepted, 7, AcceptedBody{testOwner, "job:1", ptr(testNonce), ptr("ocr"), ptr(digestA), ptr(digestB), &testLimits, testDevices, ptr(digestA)},

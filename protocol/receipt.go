@@ -159,11 +159,23 @@ type GenesisBody struct {
 
 // AbandonedPrevious names the generation that this one replaces, all of whose
 // containers were stopped and verified gone. Index and LeafHash are of its last
-// receipt, null where its ledger was gone or could not be read.
+// receipt, null where its ledger was gone or could not be read. Also are the
+// other generations of this node of which nothing is left either: that of a
+// state directory that was made in between, and those whose containers were
+// ended with them; at most [MaxAlsoAbandoned], the latest first.
 type AbandonedPrevious struct {
 	Generation ID      `json:"generation"`
 	Index      *Index  `json:"index"`
 	LeafHash   *Digest `json:"leaf_hash"`
+	Also       []ID    `json:"also"`
+}
+
+// MaxAlsoAbandoned bounds what one genesis names.
+const MaxAlsoAbandoned = 64
+
+// Names reports whether a generation is one of those that are gone.
+func (a *AbandonedPrevious) Names(generation ID) bool {
+	return a != nil && (a.Generation == generation || slices.Contains(a.Also, generation))
 }
 
 // AgentStartedBody marks each start of the agent.

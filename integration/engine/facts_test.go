@@ -157,7 +157,8 @@ func TestExitFacts(t *testing.T) {
 	c.leaves()
 }
 
-// Channels: the limit, the purpose, and none after the retirement.
+// Channels: the limit, over a restart of the agent too, the purpose, and none
+// after the retirement (I33).
 func TestChannels(t *testing.T) {
 	lab := kit.NewLab(t)
 	lab.Profile("echo", agenttest.Profile{Args: []string{"serve"}})
@@ -170,17 +171,24 @@ func TestChannels(t *testing.T) {
 		t.Errorf("another purpose: %v", err)
 	}
 	got := 0
-	lab.Eventually("four channels", func() (bool, error) { // max_channels = 4
-		conn, err := c.gen.Channel(t.Context(), 1, "attempt-1")
-		if hostclient.IsCode(err, protocol.CodeNotConnectable) {
-			return false, nil // a refused dial is given back
-		}
-		if err != nil {
-			return false, fmt.Errorf("channel %d: %w", got+1, err)
-		}
-		got++
-		return got == 4, conn.Close()
-	})
+	take := func(until int) {
+		t.Helper()
+		lab.Eventually(fmt.Sprint(until, " channels"), func() (bool, error) {
+			conn, err := c.gen.Channel(t.Context(), 1, "attempt-1")
+			if hostclient.IsCode(err, protocol.CodeNotConnectable) {
+				return false, nil // a refused dial is given back
+			}
+			if err != nil {
+				return false, fmt.Errorf("channel %d: %w", got+1, err)
+			}
+			got++
+			return got == until, conn.Close()
+		})
+	}
+	take(2)
+	lab.Kill()
+	lab.Start() // what was handed out stays counted
+	take(4)     // max_channels
 	if _, err := c.gen.Channel(t.Context(), 1, "attempt-1"); !hostclient.IsCode(err, protocol.CodeChannelLimit) {
 		t.Errorf("the fifth: %v", err)
 	}

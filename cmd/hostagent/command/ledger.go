@@ -71,28 +71,24 @@ func exportCommand(load loader) *cobra.Command {
 func abandonCommand(load loader) *cobra.Command {
 	var wait time.Duration
 	cmd := &cobra.Command{
-		Use: "abandon [GENERATION]", Short: "Give up a lost, damaged or restored ledger and begin a new generation",
+		Use: "abandon [GENERATION]…", Short: "Give up a lost, damaged or restored ledger and begin a new generation",
 		Long: "Stops and removes every container of the generation, verifies that nothing of them is left,\n" +
 			"puts its ledger and host key aside and makes a new generation, whose genesis receipt says so:\n" +
 			"controllers end what they had on the old one, with unknown facts, and go on. Work that runs is\n" +
 			"lost. The agent must be stopped. Without a name it only says of which generations this node\n" +
-			"holds something; run again, it completes what was cut short. Whoever verifies receipts\n" +
-			"registers the new host key.",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if err := cobra.MaximumNArgs(1)(cmd, args); err != nil {
-				return &usageError{err}
-			}
-			return nil
-		},
+			"holds something; name each whose containers are to go. Run again, it completes what was cut\n" +
+			"short. Whoever verifies receipts registers the new host key.",
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if wait <= 0 {
 				return &usageError{errors.New("--wait must be above 0")}
 			}
-			var old protocol.ID
-			if len(args) == 1 {
-				if old = protocol.ID(args[0]); !old.Valid() {
+			var old []protocol.ID
+			for _, arg := range args {
+				if !protocol.ID(arg).Valid() {
 					return &usageError{errors.New("GENERATION must be 32 lower-case hexadecimal digits")}
 				}
+				old = append(old, protocol.ID(arg))
 			}
 			c, err := load(cmd)
 			if err != nil {
@@ -123,6 +119,9 @@ func printAbandoned(w io.Writer, done hostagent.Abandoned) {
 		head = fmt.Sprint(*done.Previous.Index)
 	}
 	fmt.Fprintf(w, "abandoned     %s\nlast receipt  %s\ncontainers    %d stopped and removed\n", done.Previous.Generation, head, done.Containers)
+	for _, also := range done.Previous.Also {
+		fmt.Fprintf(w, "and also      %s\n", also)
+	}
 	for _, path := range done.Aside {
 		fmt.Fprintf(w, "kept          %s\n", path)
 	}

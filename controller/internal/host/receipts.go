@@ -194,5 +194,5 @@ func (h *Host) GenerationGone(ctx context.Context, old protocol.ID) (bool, error
 	if err != nil {
 		return false, fmt.Errorf("host: genesis: %w", err)
 	}
-	return body.Abandoned != nil && body.Abandoned.Generation == old, nil
+	return body.Abandoned.Names(old), nil
 }

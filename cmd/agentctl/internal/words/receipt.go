@@ -70,6 +70,9 @@ func genesis(b protocol.GenesisBody) string {
 		if b.Abandoned.Index != nil {
 			text += fmt.Sprintf(" at receipt %d", *b.Abandoned.Index)
 		}
+		for _, also := range b.Abandoned.Also {
+			text += ", as was " + short(string(also))
+		}
 	}
 	return text
 }
