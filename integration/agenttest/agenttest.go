@@ -173,9 +173,13 @@ func (l *Lab) Cgroup() string { return l.cgroup }
 // StateDir is the agent's state directory.
 func (l *Lab) StateDir() string { return l.path("state") }
 
+// CDIDir is the agent's only directory of CDI specs. It exists once a test has
+// made it.
+func (l *Lab) CDIDir() string { return l.path("cdi") }
+
 func (l *Lab) arguments(verb ...string) []string {
 	return append(append(verb, "--config", "/dev/null",
-		"--state-dir", l.StateDir(), "--socket", l.Socket(), "--profile-dir", l.path("profiles"), "--engine-address", orElse(l.EngineAddress, l.Engine.Address()),
+		"--state-dir", l.StateDir(), "--socket", l.Socket(), "--profile-dir", l.path("profiles"), "--cdi-dirs", l.CDIDir(), "--engine-address", orElse(l.EngineAddress, l.Engine.Address()),
 		"--cgroup-root", l.cgroup, "--controller-uids", "0", "--operator-uids", "0", "--log-level", "debug",
 		// An unknown creation is looked for again after the longest of these.
 		"--engine-create-timeout", "5s", "--engine-start-timeout", "5s", "--engine-delete-timeout", "10s", "--engine-read-timeout", "3s",
@@ -292,6 +296,20 @@ func (l *Lab) Launch(environment ...string) {
 		close(exited)
 	}(l.agent)
 }
+
+// Use makes a subtest the one whose failures the lab reports from now on; the
+// lab's own test again at its end. A lab that several subtests share needs it.
+func (l *Lab) Use(t testing.TB) {
+	owner := l.t
+	l.t = t
+	t.Cleanup(func() { l.t = owner })
+}
+
+// PID is the running agent's process.
+func (l *Lab) PID() int { return l.agent.Process.Pid }
+
+// Image is the reference of the test image in the engine.
+func (l *Lab) Image() string { return l.pinned }
 
 // Exited is closed when the agent's process is gone.
 func (l *Lab) Exited() <-chan struct{} { return l.exited }
