@@ -36,11 +36,11 @@ func TestJudge(t *testing.T) {
 			[]string{"a TestOne was skipped, and no reason is listed"},
 		},
 	} {
-		if got := judge(expected, tc.ran, "ADD"); !slices.Equal(got, tc.want) {
+		if got := judge(expected, tc.ran, false, "ADD"); !slices.Equal(got, tc.want) {
 			t.Errorf("%s: got %q, want %q", name, got, tc.want)
 		}
 	}
-	if got := judge(parse(t, ""), nil, "ADD"); !slices.Equal(got, []string{"the lane selected no test"}) {
+	if got := judge(parse(t, ""), nil, false, "ADD"); !slices.Equal(got, []string{"the lane selected no test"}) {
 		t.Errorf("empty lane: %q", got)
 	}
 }
@@ -60,10 +60,38 @@ func TestListRefuses(t *testing.T) {
 
 func TestMergedKeepsReasons(t *testing.T) {
 	old := parse(t, "a TestGone\nskip b TestThree: no such device here\n")
-	got := merged(old, map[row]outcome{{"b", "TestThree"}: skipped, {"a", "TestNew/case one"}: passed}).format()
+	got := merged(old, map[row]outcome{{"b", "TestThree"}: skipped, {"a", "TestNew/case one"}: passed}, true).format()
 	const want = "# The tests of this lane. Written by: go run ./integration/lanes -add LANE\na TestNew/case one\nskip b TestThree: no such device here\n"
 	if got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// A sampled row may be left out unless the run is whole; all of them may not.
+func TestJudgeSampled(t *testing.T) {
+	expected := parse(t, "a TestMatrix\nsampled a TestMatrix/one\nsampled a TestMatrix/two\n")
+	top := map[row]outcome{{"a", "TestMatrix"}: passed}
+	part := map[row]outcome{{"a", "TestMatrix"}: passed, {"a", "TestMatrix/two"}: passed}
+	for name, tc := range map[string]struct {
+		ran   map[row]outcome
+		whole bool
+		want  []string
+	}{
+		"a part":             {part, false, nil},
+		"a part of a whole":  {part, true, []string{"a TestMatrix/one is listed and did not run"}},
+		"nothing of a part":  {top, false, []string{"a TestMatrix: none of its sampled rows ran"}},
+		"nothing of a whole": {top, true, []string{"a TestMatrix/one is listed and did not run", "a TestMatrix/two is listed and did not run"}},
+	} {
+		if got := judge(expected, tc.ran, tc.whole, "ADD"); !slices.Equal(got, tc.want) {
+			t.Errorf("%s: got %q, want %q", name, got, tc.want)
+		}
+	}
+	const head = "# The tests of this lane. Written by: go run ./integration/lanes -add LANE\n"
+	if got, want := merged(expected, part, false).format(), head+"a TestMatrix\nsampled a TestMatrix/one\nsampled a TestMatrix/two\n"; got != want {
+		t.Errorf("after a part: %q, want %q", got, want)
+	}
+	if got, want := merged(expected, part, true).format(), head+"a TestMatrix\nsampled a TestMatrix/two\n"; got != want {
+		t.Errorf("after a whole: %q, want %q", got, want)
 	}
 }
 

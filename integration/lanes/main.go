@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -28,15 +29,17 @@ type options struct {
 	lanes   []string
 	race    []string // lanes that run with the race detector
 	add     bool
+	whole   bool // every row, not a sample of those that may be sampled
 	timeout time.Duration
 }
 
-const usage = "usage: lanes [-race LANE,…] [-add] [-timeout D] unit|engine|crash|e2e|vm …"
+const usage = "usage: lanes [-race LANE,…] [-add] [-whole] [-timeout D] unit|engine|crash|e2e|vm …"
 
 func run(ctx context.Context) int {
 	var o options
 	race := flag.String("race", "", "comma-separated lanes to run with the race detector")
 	flag.BoolVar(&o.add, "add", false, "list what ran instead of comparing")
+	flag.BoolVar(&o.whole, "whole", false, "run every row of the tests that are sampled otherwise")
 	flag.DurationVar(&o.timeout, "timeout", 10*time.Minute, "for the tests of one package")
 	flag.Parse()
 	o.lanes, o.race = flag.Args(), strings.Split(*race, ",")
@@ -46,6 +49,10 @@ func run(ctx context.Context) int {
 	}
 	module, root, err := mainModule(ctx)
 	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	if err := o.sample(ctx, root); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -66,6 +73,33 @@ func run(ctx context.Context) int {
 	return 0
 }
 
+// sampleVariable tells tests which part of their rows to run; without it they
+// run all.
+const sampleVariable = "QUITTANCE_SAMPLE"
+
+// sample chooses the part: the one that is given, or one that the commit
+// decides, so that every commit tries another and each run can be repeated.
+func (o options) sample(ctx context.Context, root string) error {
+	if o.whole {
+		return os.Unsetenv(sampleVariable)
+	}
+	if os.Getenv(sampleVariable) == "" {
+		number := uint64(0) // outside of a repository
+		cmd := exec.CommandContext(ctx, "git", "rev-parse", "HEAD")
+		cmd.Dir = root
+		if out, err := cmd.Output(); err == nil && len(out) > 8 {
+			if number, err = strconv.ParseUint(string(out[:8]), 16, 64); err != nil {
+				return fmt.Errorf("git rev-parse HEAD: %w", err)
+			}
+		}
+		if err := os.Setenv(sampleVariable, strconv.FormatUint(number, 10)); err != nil {
+			return err
+		}
+	}
+	fmt.Printf("sampled tests run the part %s=%s; -whole runs all\n", sampleVariable, os.Getenv(sampleVariable))
+	return nil
+}
+
 // runLane runs one lane and counts: a problem with its list counts as a failure.
 func (o options) runLane(ctx context.Context, module, root, lane string) (pass, fail int, err error) {
 	rs := newResults(module, lane != "unit")
@@ -84,12 +118,12 @@ func (o options) runLane(ctx context.Context, module, root, lane string) (pass, 
 		if len(rs.broken) > 0 {
 			return pass, fail, fmt.Errorf("the list is left as it is: %s did not run whole", strings.Join(rs.broken, ", "))
 		}
-		expected = merged(expected, rs.ran)
+		expected = merged(expected, rs.ran, o.whole)
 		if err := os.WriteFile(path, []byte(expected.format()), 0o644); err != nil {
 			return pass, fail, err
 		}
 	}
-	problems := judge(expected, rs.ran, "go run ./integration/lanes -add "+lane)
+	problems := judge(expected, rs.ran, o.whole, "go run ./integration/lanes -add "+lane)
 	for _, p := range problems {
 		fmt.Printf("lane %s: %s\n", lane, p)
 	}

@@ -16,13 +16,14 @@ func (r row) String() string { return r.pkg + " " + r.test }
 
 // list is the checked-in expectation of a lane.
 type list struct {
-	rows  map[row]bool
-	skips map[row]string // reason by row; every skip is also one of rows
+	rows    map[row]bool
+	skips   map[row]string // reason by row; every skip is also one of rows
+	sampled map[row]bool   // may be left out of a run that is not whole; each is also one of rows
 }
 
 // parseList reads a list; errors name the line.
 func parseList(r io.Reader) (list, error) {
-	l := list{rows: map[row]bool{}, skips: map[row]string{}}
+	l := list{rows: map[row]bool{}, skips: map[row]string{}, sampled: map[row]bool{}}
 	scanner := bufio.NewScanner(r)
 	for n := 1; scanner.Scan(); n++ {
 		line := scanner.Text()
@@ -37,6 +38,7 @@ func parseList(r io.Reader) (list, error) {
 				return list{}, fmt.Errorf("line %d: a skip needs its reason after a colon", n)
 			}
 		}
+		rest, isSampled := strings.CutPrefix(rest, "sampled ")
 		pkg, test, ok := strings.Cut(rest, " ")
 		if !ok || pkg == "" || test == "" {
 			return list{}, fmt.Errorf("line %d: expected a package and a test", n)
@@ -48,6 +50,9 @@ func parseList(r io.Reader) (list, error) {
 		l.rows[key] = true
 		if isSkip {
 			l.skips[key] = reason
+		}
+		if isSampled {
+			l.sampled[key] = true
 		}
 	}
 	return l, scanner.Err()
@@ -61,6 +66,9 @@ func (l list) format() string {
 		if reason, ok := l.skips[r]; ok {
 			fmt.Fprintf(&b, "skip %s: %s\n", r, reason)
 			continue
+		}
+		if l.sampled[r] {
+			b.WriteString("sampled ")
 		}
 		fmt.Fprintln(&b, r)
 	}
@@ -84,12 +92,29 @@ const (
 )
 
 // judge compares what ran with what is listed. add is the command that accepts
-// new rows.
-func judge(expected list, ran map[row]outcome, add string) []string {
+// new rows. In a run that is not whole sampled rows may be left out, but not all
+// of a test's.
+func judge(expected list, ran map[row]outcome, whole bool, add string) []string {
 	var problems []string
+	sample := map[row]int{} // rows that ran, by the test whose sample they are
 	for _, r := range slices.SortedFunc(maps.Keys(expected.rows), compareRows) {
-		if _, ok := ran[r]; !ok {
+		_, did := ran[r]
+		if expected.sampled[r] && !whole {
+			of := r
+			of.test, _, _ = strings.Cut(r.test, "/")
+			sample[of] += 0 // that it has one
+			if did {
+				sample[of]++
+			}
+			continue
+		}
+		if !did {
 			problems = append(problems, fmt.Sprintf("%s is listed and did not run", r))
+		}
+	}
+	for _, of := range slices.SortedFunc(maps.Keys(sample), compareRows) {
+		if sample[of] == 0 {
+			problems = append(problems, fmt.Sprintf("%s: none of its sampled rows ran", of))
 		}
 	}
 	unlisted := 0
@@ -111,9 +136,15 @@ func judge(expected list, ran map[row]outcome, add string) []string {
 	return problems
 }
 
-// merged is the list after -add: what ran, with the reasons of known skips.
-func merged(old list, ran map[row]outcome) list {
-	l := list{rows: map[row]bool{}, skips: map[row]string{}}
+// merged is the list after -add: what ran, with the reasons of known skips, and
+// in a run that is not whole the sampled rows that were left out.
+func merged(old list, ran map[row]outcome, whole bool) list {
+	l := list{rows: map[row]bool{}, skips: map[row]string{}, sampled: map[row]bool{}}
+	for r := range old.sampled {
+		if _, did := ran[r]; did || !whole {
+			l.rows[r], l.sampled[r] = true, true
+		}
+	}
 	for r := range ran {
 		l.rows[r] = true
 		if reason, ok := old.skips[r]; ok {
