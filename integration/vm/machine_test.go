@@ -35,7 +35,7 @@ var (
 
 // Bounds under software emulation on a shared machine.
 const (
-	bootLimit = 6 * time.Minute
+	bootLimit = 20 * time.Minute
 	rowLimit  = 15 * time.Minute
 )
 
