@@ -125,8 +125,16 @@ func (a *recordedAgent) host() protocol.Host {
 		Index:      protocol.IndexRange{First: protocol.Index(a.first), Head: protocol.Index(len(a.log.Leaves) - 1)},
 		Checkpoint: a.log.Checkpoint(int64(len(a.log.Leaves))),
 		Slots:      protocol.Slots{Max: 8, Used: 1, Stuck: 0, MaxUnreleased: 1000, Unreleased: 1},
-		Devices:    []protocol.Device{}, Owner: sample.P(sample.Owner),
+		Devices:    append(cards(0), cards(1)...), Owner: sample.P(sample.Owner),
 		OwnerHeard: sample.P(protocol.Timestamp(1_796_000_100_000_000)), Time: 1_796_000_103_000_000,
+	}
+}
+
+// cards are one card under its two names.
+func cards(i int) []protocol.Device {
+	nodes := []string{fmt.Sprintf("/dev/dri/renderD%d", 128+i), fmt.Sprintf("/dev/nvidia%d", i)}
+	return []protocol.Device{
+		{Name: fmt.Sprintf("nvidia.com/gpu=%d", i), Nodes: nodes}, {Name: fmt.Sprintf("nvidia.com/gpu=GPU-%04d", i), Nodes: nodes},
 	}
 }
 
@@ -170,7 +178,7 @@ func (a *recordedAgent) allocations() []protocol.Allocation {
 		{
 			Number: 3, State: protocol.StateStarted, Owner: sample.Owner, Purpose: purpose(3), Profile: sample.P("ocr"),
 			ProfileDigest: sample.P(sample.Digest), Limits: &protocol.Limits{MemoryBytes: 384 << 20, CPUMillis: 1000, PIDs: 64},
-			Devices: []protocol.Device{}, Container: sample.P(sample.Container(3, "ocr")),
+			Devices: cards(0), Container: sample.P(sample.Container(3, "ocr")),
 			OOM:      &protocol.OOM{Verdict: protocol.VerdictNotKilled, Source: protocol.CountersFromV1},
 			Peaks:    &protocol.Peaks{MemoryBytes: sample.P(int64(40 << 20))},
 			ReadAt:   sample.P(protocol.Timestamp(1_796_000_103_000_000)),

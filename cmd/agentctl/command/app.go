@@ -133,7 +133,7 @@ OOM, 12 cancelled, 13 expired.`,
 	flags.BoolVar(&a.noColor, "no-color", a.env("NO_COLOR") != "", "no colours on a terminal (NO_COLOR)")
 	root.AddCommand(
 		a.statusCommand(), a.allocationsCommand(), a.inspectCommand(), a.receiptsCommand(), a.historyCommand(),
-		a.releaseStatusCommand(), a.verifyCommand(), a.profilesCommand(), a.logsCommand(), a.retireCommand(),
+		a.releaseStatusCommand(), a.verifyCommand(), a.profilesCommand(), a.devicesCommand(), a.logsCommand(), a.retireCommand(),
 		a.drainCommand(), a.undrainCommand(), a.ownerCommand(), a.doctorCommand(), a.attemptsCommand(), a.jobsCommand(),
 	)
 	return root

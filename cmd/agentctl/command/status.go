@@ -39,10 +39,14 @@ func (a *app) showStatus(ctx context.Context) error {
 	if err != nil {
 		return exit.Reading(err)
 	}
-	return a.statusFacts(host, profiles).Write(a.out)
+	allocations, err := generation.List(ctx, "")
+	if err != nil {
+		return exit.Reading(err)
+	}
+	return a.statusFacts(host, profiles, devicesOf(host, allocations)).Write(a.out)
 }
 
-func (a *app) statusFacts(host protocol.Host, profiles []protocol.ProfileInfo) *table.Facts {
+func (a *app) statusFacts(host protocol.Host, profiles []protocol.ProfileInfo, devices []device) *table.Facts {
 	var f table.Facts
 	f.Add("agent", host.Versions.Agent)
 	f.Add("generation", host.Generation)
@@ -53,7 +57,7 @@ func (a *app) statusFacts(host protocol.Host, profiles []protocol.ProfileInfo) *
 	f.Add("slots", fmt.Sprintf("%d of %d used, %d stuck", host.Slots.Used, host.Slots.Max, host.Slots.Stuck))
 	f.Add("history", fmt.Sprintf("%d of %d consumed and unreleased", host.Slots.Unreleased, host.Slots.MaxUnreleased))
 	f.Add("profiles", profilesWords(profiles))
-	f.Add("devices", devicesWords(host.Devices))
+	f.Add("devices", devicesSummary(devices))
 	f.Add("controller", controllerWords(host))
 	if host.Draining {
 		f.Add("draining", "yes: new allocations are refused")

@@ -129,10 +129,16 @@ func TestImpossibleHistories(t *testing.T) {
 		want string
 	}{
 		"number accepted twice (I5)": {func(l *sample.Log) { l.Accept(1, "langid", 1); l.Accept(1, "langid", 1) }, "accepted a second time"},
-		"gap (I5)":                   {func(l *sample.Log) { l.Accept(1, "langid", 1); l.Accept(3, "langid", 1) }, "accepted where 2 is due"},
-		"not from 1 (I5)":            {func(l *sample.Log) { l.Accept(2, "langid", 1) }, "accepted where 1 is due"},
-		"started unaccepted (I6)":    {func(l *sample.Log) { l.Start(1, "langid") }, "never accepted"},
-		"started twice":              {func(l *sample.Log) { l.Accept(1, "langid", 1); l.Start(1, "langid"); l.Start(1, "langid") }, "started again"},
+		"card granted twice": {func(l *sample.Log) {
+			for n := protocol.Number(1); n <= 2; n++ {
+				l.Append(protocol.KindAccepted, n, protocol.AcceptedBody{Owner: sample.Owner, Purpose: "p", Profile: sample.P("llm"),
+					Devices: []protocol.Device{{Name: "nvidia.com/gpu=" + n.String(), Nodes: []string{"/dev/nvidia0"}}}})
+			}
+		}, "number 2 is granted a device that number 1 holds"},
+		"gap (I5)":                {func(l *sample.Log) { l.Accept(1, "langid", 1); l.Accept(3, "langid", 1) }, "accepted where 2 is due"},
+		"not from 1 (I5)":         {func(l *sample.Log) { l.Accept(2, "langid", 1) }, "accepted where 1 is due"},
+		"started unaccepted (I6)": {func(l *sample.Log) { l.Start(1, "langid") }, "never accepted"},
+		"started twice":           {func(l *sample.Log) { l.Accept(1, "langid", 1); l.Start(1, "langid"); l.Start(1, "langid") }, "started again"},
 		"exit twice (I23)": {func(l *sample.Log) {
 			l.Accept(1, "langid", 1)
 			l.Start(1, "langid")

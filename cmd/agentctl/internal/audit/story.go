@@ -25,6 +25,7 @@ type story struct {
 type chapter struct {
 	whole    bool // its accepted receipt was seen
 	burn     bool
+	nodes    []string // device nodes that it is granted
 	started  bool
 	killed   bool // a kill was observed
 	exit     *protocol.ExitedBody
@@ -118,7 +119,16 @@ func (s *story) accept(n protocol.Number, r protocol.Receipt) {
 	if err != nil {
 		s.wrong("unreadable body: %v", err)
 	}
-	s.numbers[n] = &chapter{whole: true, burn: body.Profile == nil}
+	c := &chapter{whole: true, burn: body.Profile == nil}
+	for _, d := range body.Devices {
+		c.nodes = append(c.nodes, d.Nodes...)
+	}
+	for other, o := range s.numbers {
+		if o.retired == nil && slices.ContainsFunc(o.nodes, func(node string) bool { return slices.Contains(c.nodes, node) }) {
+			s.wrong("number %s is granted a device that number %s holds", n, other)
+		}
+	}
+	s.numbers[n] = c
 }
 
 // advance checks one receipt of a number against what came before.

@@ -2,6 +2,7 @@ package words
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -84,6 +85,12 @@ func accepted(b protocol.AcceptedBody) string {
 	text := *b.Profile + " for " + b.Purpose
 	if b.Limits != nil {
 		text += ", " + Bytes(b.Limits.MemoryBytes)
+	}
+	for i, d := range b.Devices {
+		// Further names of the same device add nothing on one line.
+		if i == 0 || !slices.Equal(d.Nodes, b.Devices[i-1].Nodes) {
+			text += ", " + d.Name
+		}
 	}
 	return text
 }
