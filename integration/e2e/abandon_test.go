@@ -26,13 +26,7 @@ func TestGenerationAbandonedUnderAJob(t *testing.T) {
 		t.Fatal(err)
 	}
 	old := s.Lab.Generation
-	for line := range strings.Lines(s.Lab.Command("ledger", "abandon", string(old))) {
-		if text, ok := strings.CutPrefix(line, "generation"); ok {
-			s.Lab.Generation = protocol.ID(strings.TrimSpace(text))
-		} else if text, ok := strings.CutPrefix(line, "host key"); ok {
-			s.Lab.HostKey = strings.TrimSpace(text)
-		}
-	}
+	abandon(s)
 	s.Lab.Start()
 	var job api.Job
 	s.Eventually("the lost job has ended", func() (bool, error) { // without receipts: they went with the ledger
@@ -59,6 +53,17 @@ func TestGenerationAbandonedUnderAJob(t *testing.T) {
 	host := s.AwaitReleased()
 	if host.Generation != s.Lab.Generation || host.Frontiers.Accepted != 1 {
 		t.Errorf("host %s with frontiers %+v", host.Generation, host.Frontiers)
+	}
+}
+
+// abandon begins a new generation on a stopped agent.
+func abandon(s *controllertest.Site) {
+	for line := range strings.Lines(s.Lab.Command("ledger", "abandon", string(s.Lab.Generation))) {
+		if text, ok := strings.CutPrefix(line, "generation"); ok {
+			s.Lab.Generation = protocol.ID(strings.TrimSpace(text))
+		} else if text, ok := strings.CutPrefix(line, "host key"); ok {
+			s.Lab.HostKey = strings.TrimSpace(text)
+		}
 	}
 }
 
