@@ -191,7 +191,10 @@ func openEngine(ctx context.Context, c Config, log hclog.Logger) (*engine.Engine
 	}
 	return engine.Open(ctx, engine.Options{
 		Address: c.EngineAddress, Snapshotter: c.Snapshotter, InitPath: c.InitPath,
-		LogSink: engine.LogSinkCommand{Binary: self, Verb: LogSinkVerb},
+		LogSink: engine.LogSinkCommand{Binary: self, Verb: LogSinkVerb, Owns: func(argument string) bool {
+			sink, err := logsink.ParseArgument(argument)
+			return err == nil && sink.Dir == logsDir(c)
+		}},
 		Deadlines: engine.Deadlines{
 			Read: c.EngineReadTime.Duration, Create: c.EngineMakeTime.Duration, Start: c.EngineStartTime.Duration,
 			Delete: c.EngineDropTime.Duration,

@@ -312,11 +312,14 @@ const (
 	ExitFromNone   ExitSource = "none"
 )
 
-// Exit is how the container's first process ended.
+// Exit is how the container's first process ended. The code is what was
+// observed. Signal is only a reading of it: runtimes report a death by signal N
+// as code 128 + N, and a process that exits with such a code by itself reads the
+// same. Nothing is decided by it; whether the kernel killed is [OOM]'s to say.
 type Exit struct {
 	Source ExitSource `json:"source"`
 	Code   *int64     `json:"code"`   // null: unknown
-	Signal *int64     `json:"signal"` // from codes above 128 of source engine; null otherwise
+	Signal *int64     `json:"signal"` // code - 128 where that could be one, of source engine; null otherwise
 	At     *Timestamp `json:"at"`
 }
 

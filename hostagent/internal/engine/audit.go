@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"strings"
 
@@ -15,7 +16,7 @@ import (
 
 // Leftovers lists everything of ours on this machine: containers, tasks,
 // container snapshots and leases of the namespace, shims of this engine,
-// mounts, log sinks of our binary and cgroups. What lives on purpose is in it
+// mounts, our log sinks and cgroups. What lives on purpose is in it
 // too; the caller subtracts. groups may be nil.
 func (e *Engine) Leftovers(ctx context.Context, groups *cgroup.Manager) ([]Leftover, error) {
 	call, cancel := e.call(ctx, e.o.Deadlines.Read)
@@ -55,15 +56,15 @@ func (e *Engine) Leftovers(ctx context.Context, groups *cgroup.Manager) ([]Lefto
 			add("lease", lease.ID)
 		}
 	}
-	processes, err := e.auditProcesses()
-	if err != nil {
-		return nil, err
-	}
-	out = append(out, processes...)
 	layers, err := e.snapshotRoot(call)
 	if err != nil {
 		return nil, err
 	}
+	processes, err := e.auditProcesses(daemonRoot(layers))
+	if err != nil {
+		return nil, err
+	}
+	out = append(out, processes...)
 	mounts, err := readMounts("/" + e.o.Namespace + "/q-")
 	if err != nil {
 		return nil, err
@@ -100,23 +101,35 @@ func leftover(kind, name, text string) Leftover {
 	return l
 }
 
-// auditProcesses finds shims of our namespace and engine, and our log sinks.
-func (e *Engine) auditProcesses() ([]Leftover, error) {
+// auditProcesses finds shims of our namespace and engine, and our log sinks. A
+// shim is of our engine by the address that it was given or, where ours is a
+// proxy's, by the daemon's root directory.
+func (e *Engine) auditProcesses(root string) ([]Leftover, error) {
 	var out []Leftover
 	var failures []error
 	err := eachCommand(func(pid string, args []string) {
-		id, err := e.shimOf(pid, args)
+		id, address, err := e.shimOf(pid, args)
 		if err != nil {
 			failures = append(failures, err)
 		}
-		if id != "" {
+		if id != "" && (address == e.o.Address || e.worksFor(root, pid, id)) {
 			out = append(out, leftover("shim", id, id))
 		}
-		if len(args) == 3 && args[0] == e.o.LogSink.Binary && args[1] == e.o.LogSink.Verb {
+		if len(args) == 3 && args[0] == e.o.LogSink.Binary && args[1] == e.o.LogSink.Verb && e.o.LogSink.Owns(args[2]) {
 			out = append(out, leftover("log-sink", "process "+pid, args[2]))
 		}
 	})
 	return out, errors.Join(append(failures, err)...)
+}
+
+// daemonRoot is the daemon's root directory, above its snapshotter's where that
+// lies at its usual place; "" elsewhere.
+func daemonRoot(layers string) string {
+	above, name := filepath.Split(strings.TrimSuffix(layers, "/"))
+	if !strings.HasPrefix(name, "io.containerd.snapshotter.") {
+		return ""
+	}
+	return filepath.Clean(above)
 }
 
 // snapshotRoot is the directory of our snapshotter's layers, by which mounts of

@@ -23,3 +23,17 @@ func TestLeftoverNonce(t *testing.T) {
 		}
 	}
 }
+
+// The daemon's root lies above its snapshotter's usual place, and is unknown
+// where the snapshotter was put elsewhere.
+func TestDaemonRoot(t *testing.T) {
+	for layers, want := range map[string]string{
+		"/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/": "/var/lib/containerd",
+		"/srv/layers/": "",
+		"":             "",
+	} {
+		if got := daemonRoot(layers); got != want {
+			t.Errorf("%q: %q, want %q", layers, got, want)
+		}
+	}
+}

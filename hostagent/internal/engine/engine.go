@@ -69,6 +69,9 @@ func withDefaults(o Options) (Options, error) {
 	if o.LogSink.Verb == "" {
 		return o, errors.New("engine: the log sink's verb is missing")
 	}
+	if o.LogSink.Owns == nil {
+		o.LogSink.Owns = func(string) bool { return true }
+	}
 	setDefault(&o.Namespace, Namespace)
 	setDefault(&o.Snapshotter, "overlayfs")
 	setDefault(&o.Runtime, "io.containerd.runc.v2")

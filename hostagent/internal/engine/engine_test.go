@@ -254,7 +254,7 @@ func (l *life) noneLeft() {
 	if _, err := os.Lstat(filepath.Join(runcRoot, Namespace, ContainerID(l.nonce))); !errors.Is(err, os.ErrNotExist) {
 		l.t.Errorf("left behind: the runtime's state: %v", err)
 	}
-	if _, err := os.Lstat(shared.engine.shimSocket(ContainerID(l.nonce))); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Lstat(shared.engine.shimSocket(shared.engine.o.Address, ContainerID(l.nonce))); !errors.Is(err, os.ErrNotExist) {
 		l.t.Errorf("left behind: the shim's socket: %v", err)
 	}
 }

@@ -35,7 +35,7 @@ func TestWholeLife(t *testing.T) {
 		t.Errorf("list %+v does not hold the container with its spec digest", listed)
 	}
 
-	if _, err := os.Lstat(shared.engine.shimSocket(l.created.ID)); err != nil {
+	if _, err := os.Lstat(shared.engine.shimSocket(shared.engine.o.Address, l.created.ID)); err != nil {
 		t.Errorf("the shim listens elsewhere: %v", err)
 	}
 	must(t, shared.engine.Start(t.Context(), l.created.Identity))

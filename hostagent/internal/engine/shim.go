@@ -70,7 +70,7 @@ func (e *Engine) endShim(ctx context.Context, id string) error {
 			return err
 		}
 	}
-	return e.removeShimSocket(id)
+	return e.removeShimSocket(e.o.Address, id)
 }
 
 // endForgotten ends every shim of the container.
@@ -81,8 +81,11 @@ func (e *Engine) endForgotten(ctx context.Context, id string) error {
 	}
 	for _, shim := range shims {
 		e.log.Warn("ending a shim that the engine has forgotten", "container", id, "pid", shim.PID)
-		if err := e.endProcess(ctx, shim, id); err != nil {
+		if err := e.endProcess(ctx, shim.Identity, id); err != nil {
 			return fmt.Errorf("end it: %w", err)
+		}
+		if err := e.removeShimSocket(shim.engine, id); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -104,19 +107,20 @@ func unmountRoot(namespace, id string) error {
 
 // shimSocket is where the container's shim listens: containerd derives the name
 // from its own address, the namespace and the identifier.
-func (e *Engine) shimSocket(id string) string {
-	name := sha256.Sum256([]byte(filepath.Join(e.o.Address, e.o.Namespace, id)))
+func (e *Engine) shimSocket(address, id string) string {
+	name := sha256.Sum256([]byte(filepath.Join(address, e.o.Namespace, id)))
 	return filepath.Join(shimSockets, hex.EncodeToString(name[:]))
 }
 
 // removeShimSocket takes away the socket that a killed shim leaves.
-func (e *Engine) removeShimSocket(id string) error {
-	info, err := os.Lstat(e.shimSocket(id))
+func (e *Engine) removeShimSocket(address, id string) error {
+	socket := e.shimSocket(address, id)
+	info, err := os.Lstat(socket)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err == nil && info.Mode().Type() == fs.ModeSocket {
-		err = os.Remove(e.shimSocket(id))
+		err = os.Remove(socket)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("shim socket: %w", err)
@@ -165,7 +169,7 @@ func (e *Engine) endProcess(ctx context.Context, shim process.Identity, id strin
 	if err != nil || len(args) == 0 {
 		return err // gone meanwhile
 	}
-	if of, err := e.shimOf(pid, args); err != nil || of != id {
+	if of, _, err := e.shimOf(pid, args); err != nil || of != id {
 		return err
 	}
 	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
@@ -201,16 +205,23 @@ func (e *Engine) forgetRuntimeState(ctx context.Context, id string) error {
 	return nil
 }
 
-// shims finds the shims of one container.
-func (e *Engine) shims(id string) ([]process.Identity, error) {
-	var out []process.Identity
+// shim is a process that holds a container.
+type shim struct {
+	process.Identity
+	engine string // the address of the daemon that started it
+}
+
+// shims finds the shims of one container. Its identifier is random, so it is
+// ours whatever address its daemon calls itself by: ours may be a proxy's.
+func (e *Engine) shims(id string) ([]shim, error) {
+	var out []shim
 	var failures []error
 	err := eachCommand(func(pid string, args []string) {
-		of, err := e.shimOf(pid, args)
+		of, address, err := e.shimOf(pid, args)
 		if err == nil && of == id {
 			var identity process.Identity
 			if identity, err = identify(pid); err == nil {
-				out = append(out, identity)
+				out = append(out, shim{identity, address})
 			}
 		}
 		if err != nil && !errors.Is(err, process.ErrGone) {
@@ -228,19 +239,32 @@ func identify(pid string) (process.Identity, error) {
 	return process.Identify(number)
 }
 
-// shimOf reads the container's identifier from the command line of a shim of
-// ours, "" for every other process. Anybody may give a process any command
-// line; only root's are believed.
-func (e *Engine) shimOf(pid string, args []string) (id string, err error) {
-	if !strings.HasPrefix(filepath.Base(args[0]), "containerd-shim") ||
-		argument(args, "-namespace") != e.o.Namespace || argument(args, "-address") != e.o.Address {
-		return "", nil
+// shimOf reads the container's identifier and the daemon's address from the
+// command line of a shim in our namespace; both are "" for every other process.
+// Anybody may give a process any command line; only root's are believed.
+func (e *Engine) shimOf(pid string, args []string) (id, address string, err error) {
+	if !strings.HasPrefix(filepath.Base(args[0]), "containerd-shim") || argument(args, "-namespace") != e.o.Namespace {
+		return "", "", nil
 	}
 	root, err := isRoot(pid)
 	if err != nil || !root {
-		return "", err
+		return "", "", err
 	}
-	return argument(args, "-id"), nil
+	return argument(args, "-id"), argument(args, "-address"), nil
+}
+
+// taskDirectory is where a daemon keeps what belongs to a task, below its root.
+const taskDirectory = "io.containerd.runtime.v2.task"
+
+// worksFor reports whether a shim belongs to the daemon with this root
+// directory: its bundle, in which it runs, links to its task's place there.
+func (e *Engine) worksFor(root, pid, id string) bool {
+	bundle, err := os.Readlink(filepath.Join("/proc", pid, "cwd"))
+	if err != nil || root == "" {
+		return false // gone, or of nobody that we know
+	}
+	work, err := os.Readlink(filepath.Join(bundle, "work"))
+	return err == nil && work == filepath.Join(root, taskDirectory, e.o.Namespace, id)
 }
 
 func argument(args []string, name string) string {

@@ -68,6 +68,9 @@ type Options struct {
 type LogSinkCommand struct {
 	Binary string // absolute path of the hostagent binary
 	Verb   string // its hidden subcommand, "log-sink"
+	// Owns says by its argument whether a sink of this program is this agent's:
+	// another agent may use the same program. nil: each is.
+	Owns func(argument string) bool
 }
 
 // Deadlines bound the engine's calls.
@@ -130,11 +133,11 @@ type Task struct {
 
 // Exit is a status that a living shim observed.
 type Exit struct {
-	Code int64 // 0 to 255; above 128 the signal plus 128
+	Code int64 // 0 to 255; 128 plus a signal's number after a death by it, or the process's own choice
 	At   protocol.Timestamp
 }
 
-// Receipt is the exit as receipts write it.
+// Receipt is the exit as receipts write it; its signal is a reading of the code.
 func (e Exit) Receipt() protocol.Exit {
 	code, at := e.Code, e.At
 	out := protocol.Exit{Source: protocol.ExitFromEngine, Code: &code, At: &at}
