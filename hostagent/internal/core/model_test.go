@@ -55,6 +55,8 @@ type world struct {
 	handed     map[protocol.Number]int64     // channels that left, over all lives
 	handing    map[RequestID]protocol.Number // hand-overs under way
 	nonceOf    map[protocol.Number]protocol.ID
+	asked      map[RequestID]asked // what was asked under each id
+	answered   map[string]string   // kind and number → the leaf that answered first
 }
 
 // decoded remembers receipts by their bytes: the checks read the same ones over
@@ -79,7 +81,7 @@ type heldStep struct {
 }
 
 func newWorld(t testing.TB, d defect) *world {
-	w := &world{defect: d, decoded: decoded{}, containers: map[protocol.ID]*container{}, acked: map[string]string{}, handed: map[protocol.Number]int64{}, handing: map[RequestID]protocol.Number{}, nonceOf: map[protocol.Number]protocol.ID{}}
+	w := &world{defect: d, decoded: decoded{}, containers: map[protocol.ID]*container{}, acked: map[string]string{}, handed: map[protocol.Number]int64{}, handing: map[RequestID]protocol.Number{}, nonceOf: map[protocol.Number]protocol.ID{}, asked: map[RequestID]asked{}, answered: map[string]string{}}
 	w.sim = newSim(t)
 	w.durable = len(w.groups)
 	w.do(Witness{ID: 1, Caller: controller(testOwner)})
@@ -135,6 +137,7 @@ func (w *world) answer(replies []Reply) {
 				return
 			}
 			w.acked[fmt.Sprint(receipt.Index)] = string(a.Receipt)
+			w.checkAnswer(r.ID, a.Receipt, receipt)
 		}
 	}
 }
@@ -293,7 +296,7 @@ func (w *world) check() {
 				accepted[n], frontier = true, n
 			case !accepted[n]:
 				w.fail("%s of %d before its acceptance", r.Kind, n)
-			case kinds[n][r.Kind] > 1 && r.Kind != protocol.KindOOMObserved:
+			case kinds[n][r.Kind] > 1 && r.Kind != protocol.KindOOMObserved && r.Kind != protocol.KindStuck && r.Kind != protocol.KindUnstuck:
 				w.fail("number %d has two receipts %s", n, r.Kind) // I20, I23
 			case r.Kind == protocol.KindConsumed && kinds[n][protocol.KindRetired] == 0:
 				w.fail("number %d is consumed before it is retired", n)
@@ -305,6 +308,7 @@ func (w *world) check() {
 			w.fail("receipt %s was acknowledged and is gone", index) // I10
 		}
 	}
+	w.checkHistory()
 	users := map[string]protocol.Number{}
 	for nonce, c := range w.containers {
 		for _, node := range c.nodes {
@@ -340,6 +344,15 @@ func (w *world) actions() []string {
 		if c := w.containers[w.nonceOf[n]]; c != nil && c.running && w.session.runs[n] != nil && w.session.runs[n].phase == phaseRunning {
 			out = append(out, fmt.Sprintf("exit %d", n))
 		}
+		if r := w.session.runs[n]; r != nil && (r.phase == phaseStopping || r.phase == phaseRemoving) && w.state.Allocation(n).Stuck == nil {
+			out = append(out, fmt.Sprintf("stick %d", n))
+		}
+		if w.state.Allocation(n).Stuck != nil {
+			out = append(out, fmt.Sprintf("pass %d", w.state.Accepted))
+		}
+	}
+	if w.state.Released > 1 {
+		out = append(out, fmt.Sprintf("release %d", w.state.Released-1))
 	}
 	return out
 }
@@ -354,6 +367,7 @@ func (w *world) act(action string) {
 	}
 	number := protocol.Number(n)
 	w.nextID++
+	w.asked[w.nextID] = asked{verb, number}
 	switch verb {
 	case "sync":
 		w.sync(len(w.groups))
@@ -378,6 +392,16 @@ func (w *world) act(action string) {
 		w.do(Consume{ID: w.nextID, Caller: controller(testOwner), Number: number, Body: protocol.ConsumeRequest{Purpose: "a", LeafHash: leaf}})
 	case "release":
 		w.do(Release{ID: w.nextID, Caller: controller(testOwner), Body: protocol.ReleaseRequest{Frontier: number}})
+	case "pass": // release past every stuck one
+		body := protocol.ReleaseRequest{Frontier: number, Except: []protocol.Number{}}
+		for _, n := range w.state.Numbers() {
+			if n <= number && w.state.Allocation(n).Stuck != nil {
+				body.Except = append(body.Except, n)
+			}
+		}
+		w.do(Release{ID: w.nextID, Caller: controller(testOwner), Body: body})
+	case "stick":
+		w.do(WorkProgress{Number: number, Step: "remove task", Error: "device busy", SinceMillis: w.bounds.StuckAfterMillis})
 	case "channel": // dialled at once, and handed out unless it is refused
 		w.do(TakeChannel{ID: w.nextID, Caller: controller(testOwner), Number: number, Body: protocol.ChannelRequest{Purpose: "a"}})
 		if len(w.replies) == 1 && w.replies[0].Problem == nil {
@@ -485,6 +509,9 @@ func (w *world) key() string {
 	for _, n := range w.state.Numbers() {
 		a := w.state.Allocation(n)
 		fmt.Fprintf(&b, "|%d %t%t%t%t%t%t%t", n, a.Burn(), a.Created != nil, a.Started != nil, a.Retire != nil, a.Exited != nil, a.Retired != nil, a.Consumed)
+		if a.Stuck != nil {
+			b.WriteString(" stuck")
+		}
 		if r := w.session.runs[n]; r != nil {
 			fmt.Fprintf(&b, " %s", r.phase)
 		}
@@ -528,6 +555,7 @@ func (w *world) clone() *world {
 		c.containers[nonce] = &one
 	}
 	c.held, c.pending = slices.Clone(w.held), slices.Clone(w.pending)
+	c.asked, c.answered = maps.Clone(w.asked), maps.Clone(w.answered)
 	c.acked, c.nonceOf, c.handed, c.handing = maps.Clone(w.acked), maps.Clone(w.nonceOf), maps.Clone(w.handed), maps.Clone(w.handing)
 	return &c
 }

@@ -38,6 +38,7 @@ type sim struct {
 	state   *State
 	shadow  *State // folds the same entries, as a reader of the ledger would; nil: not compared
 	session *Session
+	stepper stepFunc // nil: Step
 	now     Now
 	bounds  Bounds
 	boot    protocol.ID
@@ -138,7 +139,11 @@ var stateOptions = cmp.AllowUnexported(State{}, Allocation{}, pendingProfile{}, 
 // (I15).
 func (s *sim) step(e Event) {
 	s.t.Helper()
-	out := Step(s.state, s.session, s.now, e)
+	step := Step
+	if s.stepper != nil {
+		step = s.stepper
+	}
+	out := step(s.state, s.session, s.now, e)
 	if len(out.Entries) > 0 {
 		s.groups = append(s.groups, out.Entries)
 	}
