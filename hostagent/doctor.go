@@ -43,6 +43,7 @@ func Doctor(ctx context.Context, c Config, log hclog.Logger) protocol.Checkup {
 	d.cgroups()
 	d.engine(ctx)
 	d.profiles()
+	d.devices()
 	d.leftovers(ctx)
 	return protocol.Checkup{Checks: d.checks}
 }

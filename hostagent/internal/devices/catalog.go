@@ -271,7 +271,7 @@ func (f *Found) preflight() {
 			}
 		}
 		if d.Fault != "" {
-			f.problem(d.Names[0], "until then it is not granted", "%s (%s)", d.Fault, d.spec.path)
+			f.problem(d.Names[0], "mend what is named, or generate the spec anew; until then the device is not granted", "%s (%s)", d.Fault, d.spec.path)
 		}
 	}
 }
