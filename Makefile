@@ -75,6 +75,11 @@ vm-soak: setup vm-setup ## the same with CUTS (default 30) power cuts, 200 kills
 test: setup lint ## everything, with one count at the end; as root
 	$(LANES) -timeout 15m -race unit unit engine crash e2e
 
+PARTS ?= test engines fuzz soak vm vm-soak
+.PHONY: test-all
+test-all: ## the long form of everything, PARTS chosen, one table at the end; as root, many hours
+	@GO="$(GO)" MAKE="$(MAKE)" integration/setup/all.sh $(PARTS)
+
 .PHONY: lists
 lists: setup ## rewrite the lists of the tests that each lane expects
 	$(LANES) -timeout 15m -add unit engine crash e2e
