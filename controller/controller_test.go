@@ -14,8 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
-
 	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/protocol"
 )
@@ -102,13 +100,17 @@ func TestLanesReachTheirOwnService(t *testing.T) {
 				c.Service.TLSCert, c.Service.TLSKey = c.StateDir+"/c.pem", c.StateDir+"/k.pem"
 				writeCertificate(t, c.Service.TLSCert, c.Service.TLSKey, 1, time.Now())
 			}
-			f, err := openFace(t.Context(), c, Options{Logger: hclog.NewNullLogger()})
+			o, err := Options{Version: "test"}.complete(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			f, err := openFace(t.Context(), c, o)
 			if err != nil {
 				t.Fatal(err)
 			}
 			served := make(chan error, 1)
 			go func() { served <- f.serve() }()
-			client, err := newProvider(t.Context(), c, Serve, f, "test")
+			client, err := newProvider(t.Context(), c, Serve, f, o)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/controller/internal/jobs"
+	"github.com/quittance/quittance/controller/internal/metrics"
 	"github.com/quittance/quittance/controller/internal/signing"
 )
 
@@ -58,8 +59,13 @@ func openFace(ctx context.Context, c Config, o Options) (*face, error) {
 	}
 	// The service outlives the signal that ends ctx: running attempts finish
 	// against it.
-	if f.jobs, err = jobs.Open(context.WithoutCancel(ctx), jobsConfig(c, f.origin, o.Logger)); err != nil {
+	config := jobsConfig(c, f.origin, o.Logger)
+	config.Observe = o.figures.Request
+	if f.jobs, err = jobs.Open(context.WithoutCancel(ctx), config); err != nil {
 		return nil, errors.Join(err, listener.Close())
+	}
+	if err := metrics.WatchJobs(o.Figures, f.jobs.OpenJobs); err != nil {
+		return nil, errors.Join(err, f.jobs.Close(), listener.Close())
 	}
 	if _, path, made := f.jobs.FirstToken(); made {
 		f.log.Info("first token made: an administrator's, for agentctl", "file", path)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/controller/internal/attempt"
+	"github.com/quittance/quittance/controller/internal/metrics"
 )
 
 // Options are what Run needs beside the configuration.
@@ -20,8 +21,25 @@ type Options struct {
 	Logger  hclog.Logger
 	// Figures takes the process's metrics; nil for none.
 	Figures prometheus.Registerer
+	figures *metrics.Figures // registered there, set by Run
 	// Stop ends the rest of stop_timeout: a second signal. Nil: never.
 	Stop context.Context
+}
+
+// complete fills in what was left out and registers the figures.
+func (o Options) complete(ctx context.Context) (Options, error) {
+	if o.Logger == nil {
+		o.Logger = hclog.NewNullLogger()
+	}
+	if o.Figures == nil {
+		o.Figures = prometheus.NewRegistry() // counted all the same, and never read
+	}
+	if o.Stop == nil {
+		o.Stop = context.WithoutCancel(ctx)
+	}
+	var err error
+	o.figures, err = metrics.New(o.Figures)
+	return o, err
 }
 
 // Run runs the controller in a mode until ctx ends and what was running has
@@ -30,11 +48,8 @@ func Run(ctx context.Context, c Config, mode Mode, o Options) (err error) {
 	if err := c.Check(mode); err != nil {
 		return err
 	}
-	if o.Logger == nil {
-		o.Logger = hclog.NewNullLogger()
-	}
-	if o.Stop == nil {
-		o.Stop = context.WithoutCancel(ctx)
+	if o, err = o.complete(ctx); err != nil {
+		return err
 	}
 	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
 		return fmt.Errorf("state_dir: %w", err)

@@ -18,6 +18,7 @@ import (
 	"github.com/quittance/quittance/controller/internal/executor"
 	"github.com/quittance/quittance/controller/internal/host"
 	"github.com/quittance/quittance/controller/internal/lane"
+	"github.com/quittance/quittance/controller/internal/metrics"
 	"github.com/quittance/quittance/controller/internal/observer"
 	"github.com/quittance/quittance/controller/internal/offering"
 	"github.com/quittance/quittance/controller/internal/provider"
@@ -52,41 +53,47 @@ func openWork(ctx context.Context, c Config, mode Mode, f *face, o Options) (*wo
 	if err != nil {
 		return nil, err
 	}
-	client, err := newProvider(ctx, c, mode, f, o.Version)
+	client, err := newProvider(ctx, c, mode, f, o)
 	if err != nil {
 		return nil, err
 	}
-	records, err := openStore(storeConfig(c, client.Origin()), o.Logger)
+	kept := storeConfig(c, client.Origin())
+	kept.Written = o.figures.Written
+	records, err := openStore(kept, o.Logger)
 	if err != nil {
 		return nil, err
 	}
 	if err := prepareInputs(c.UploadsDir(), records); err != nil {
 		return nil, errors.Join(err, records.Close())
 	}
-	agent := host.New(host.Dial(c.Host.Socket, records.ID()), seenStore{records}, host.Options{Owner: records.ID(), Log: o.Logger.Named("host")})
+	agent := host.New(o.figures.Host(host.Dial(c.Host.Socket, records.ID())), seenStore{records}, host.Options{Owner: records.ID(), Log: o.Logger.Named("host")})
 	decisions := &desk.Desk{}
-	return &work{records, compose(c, o, offers, client, records, agent, decisions), decisions}, nil
+	w := &work{records, compose(c, o, offers, client, records, agent, decisions), decisions}
+	if err := metrics.Watch(o.Figures, func() metrics.Lanes { return w.look(agent) }); err != nil {
+		return nil, errors.Join(err, records.Close())
+	}
+	return w, nil
 }
 
 func (w *work) close() error { return w.store.Close() }
 
 func compose(c Config, o Options, offers []offering.Offering, client *provider.Client, records *store.Store, agent *host.Host, decisions *desk.Desk) *service.Service {
-	reads := retry.Policy{Window: c.Lanes.ObservationGap.Duration, Initial: c.Retry.BackoffMin.Duration, Max: c.Retry.BackoffMax.Duration}
-	policy := func(window time.Duration) retry.Policy {
-		return retry.Policy{Window: window, Initial: c.Retry.BackoffMin.Duration, Max: c.Retry.BackoffMax.Duration}
+	policy := func(operation string, window time.Duration) retry.Policy {
+		return retry.Policy{Window: window, Initial: c.Retry.BackoffMin.Duration, Max: c.Retry.BackoffMax.Duration, Waiting: o.figures.Waiting(operation)}
 	}
+	reads := policy("read", c.Lanes.ObservationGap.Duration)
 	table := &claims.Table{}
 	observed := observedAPI{client, records}
 	log := o.Logger
 	begin := &starter.Starter{
-		API: client, Store: records, Claims: table, Policy: policy(c.Retry.StartWindow.Duration), Log: log.Named("starter"),
+		API: client, Store: records, Claims: table, Policy: policy("start", c.Retry.StartWindow.Duration), Log: log.Named("starter"),
 		Scope: storeConfig(c, client.Origin()).Scope,
 	}
 	run := executor.Config{
-		API: client, Host: agent, Log: log.Named("executor"), InputsDir: c.UploadsDir(), Reads: reads, Capacity: policy(capacityTime),
+		API: client, Host: agent, Log: log.Named("executor"), InputsDir: c.UploadsDir(), Reads: reads, Capacity: policy("allocate", capacityTime),
 		ExitWait: exitWait, StopWait: workerEnd, Controller: o.Version,
 	}
-	publish := &publisher.Publisher{API: client, Policy: policy(c.Retry.TerminalWindow.Duration), Log: log.Named("publisher")}
+	publish := &publisher.Publisher{API: client, Policy: policy("terminal", c.Retry.TerminalWindow.Duration), Log: log.Named("publisher")}
 	settle := &recovery.Recovery{API: observed, Host: agent, Reads: reads, Log: log.Named("recovery"), Controller: o.Version}
 	return service.New(service.Config{
 		API: client, Store: records, Host: agent, Claims: table, Offerings: offers, Lanes: c.Lanes.Count,
@@ -95,7 +102,7 @@ func compose(c Config, o Options, offers []offering.Offering, client *provider.C
 		NewLane: func(number int) *lane.Lane {
 			return &lane.Lane{
 				Number: number, Starter: begin, Executor: run, Publisher: publish, Recovery: settle, Host: agent, Observed: observed,
-				Interval: c.Lanes.Heartbeat.Duration, Gap: c.Lanes.ObservationGap.Duration, Pace: policy(time.Hour), Store: records, Desk: decisions,
+				Interval: c.Lanes.Heartbeat.Duration, Gap: c.Lanes.ObservationGap.Duration, Pace: policy("lane", time.Hour), Store: records, Desk: decisions,
 				Log: log.Named("lane"),
 			}
 		},
@@ -103,7 +110,7 @@ func compose(c Config, o Options, offers []offering.Offering, client *provider.C
 }
 
 // newProvider makes the signed client of the job service.
-func newProvider(ctx context.Context, c Config, mode Mode, f *face, version string) (*provider.Client, error) {
+func newProvider(ctx context.Context, c Config, mode Mode, f *face, o Options) (*provider.Client, error) {
 	key, err := signing.LoadOrCreateKey(c.ProviderKey(), c.Provider.ID)
 	if err != nil {
 		return nil, fmt.Errorf("provider.key_file: %w", err)
@@ -113,7 +120,7 @@ func newProvider(ctx context.Context, c Config, mode Mode, f *face, version stri
 		return nil, err
 	}
 	cfg := provider.Config{
-		Origin: c.Provider.API, Topology: c.Provider.Topology, Signer: signer, UserAgent: "quittance-controller/" + version,
+		Origin: c.Provider.API, Topology: c.Provider.Topology, Signer: signer, UserAgent: "quittance-controller/" + o.Version, Observe: o.figures.Exchange,
 		Timeout: c.Lanes.Exchange.Duration, FetchTimeout: c.Lanes.Transfer.Duration,
 	}
 	if mode == Serve {

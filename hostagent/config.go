@@ -10,9 +10,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/hashicorp/go-hclog"
-	"golang.org/x/sys/unix"
-
 	"github.com/quittance/quittance/hostagent/internal/config"
 	"github.com/quittance/quittance/hostagent/internal/ledger"
 )
@@ -52,15 +49,6 @@ const (
 func ledgerDir(c Config) string   { return filepath.Join(c.StateDir, ledgerName) }
 func hostKeyFile(c Config) string { return filepath.Join(c.StateDir, hostKeyName) }
 func logsDir(c Config) string     { return filepath.Join(c.StateDir, logsName) }
-
-// NewLogger makes the agent's logger on standard error.
-func NewLogger(c Config) hclog.Logger {
-	_, err := unix.IoctlGetTermios(int(os.Stderr.Fd()), unix.TCGETS)
-	json := c.LogFormat == "json" || c.LogFormat == "auto" && err != nil
-	return hclog.New(&hclog.LoggerOptions{
-		Name: "hostagent", Level: hclog.LevelFromString(c.LogLevel), Output: os.Stderr, JSONFormat: json,
-	})
-}
 
 // IsUnmending reports whether an error is one that starting the agent again
 // cannot mend: an operator has to look first.

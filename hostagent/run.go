@@ -11,14 +11,17 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
 	"github.com/quittance/quittance/hostagent/internal/cgroup"
+	"github.com/quittance/quittance/hostagent/internal/chronicle"
 	"github.com/quittance/quittance/hostagent/internal/core"
 	"github.com/quittance/quittance/hostagent/internal/engine"
 	"github.com/quittance/quittance/hostagent/internal/failpoint"
 	"github.com/quittance/quittance/hostagent/internal/journal"
 	"github.com/quittance/quittance/hostagent/internal/logsink"
+	"github.com/quittance/quittance/hostagent/internal/metrics"
 	"github.com/quittance/quittance/hostagent/internal/process"
 	"github.com/quittance/quittance/hostagent/internal/serve"
 	"github.com/quittance/quittance/hostagent/internal/worker"
@@ -32,6 +35,8 @@ type Options struct {
 	Version string          // of the program
 	Reload  <-chan struct{} // a value means: read the profiles again
 	Logger  hclog.Logger
+	// Figures takes the agent's metrics; nil for none.
+	Figures prometheus.Registerer
 }
 
 // Bounds of the agent's own end and calls, and of what new work must leave free.
@@ -56,6 +61,8 @@ type agent struct {
 	journal *journal.Journal
 	state   *core.State
 	engine  *engine.Engine
+	figures *metrics.Figures
+	told    *chronicle.Chronicle
 	devices *deviceTable
 	workers *worker.Manager
 	core    *core.Core
@@ -73,6 +80,12 @@ func Run(ctx context.Context, c Config, o Options) (err error) {
 	}
 	a := &agent{cfg: c, log: o.Logger}
 	defer func() { err = errors.Join(err, a.close()) }()
+	if o.Figures == nil {
+		o.Figures = prometheus.NewRegistry() // counted all the same, and never read
+	}
+	if a.figures, err = metrics.New(o.Figures); err != nil {
+		return err
+	}
 	if err := a.open(ctx, o.Version); err != nil {
 		return err
 	}
@@ -85,6 +98,9 @@ func Run(ctx context.Context, c Config, o Options) (err error) {
 		return err
 	}
 	failpoint.Hit(failpoint.SocketBound)
+	if err := metrics.Watch(o.Figures, a.look); err != nil {
+		return errors.Join(err, listener.Close())
+	}
 	return a.serve(ctx, func() error { return a.server.Serve(listener) }, o)
 }
 
@@ -129,6 +145,7 @@ func (a *agent) open(ctx context.Context, version string) error {
 		return err
 	}
 	failpoint.Hit(failpoint.LedgerOpened)
+	a.told = chronicle.New(a.journal, a.state, a.figures, a.log.Named("receipts"))
 	if a.engine, err = openEngine(ctx, a.cfg, a.log); err != nil {
 		return err
 	}
@@ -138,11 +155,12 @@ func (a *agent) open(ctx context.Context, version string) error {
 		StuckAfterMillis: a.cfg.StuckAfter.Milliseconds(),
 	})
 	a.workers = worker.New(worker.Config{
-		Engine: a.engine, Groups: a.groups, Generation: a.state.Generation, BootID: a.bootID, LogDir: logsDir(a.cfg),
+		Engine: a.figures.Engine(a.engine), Groups: a.groups, Generation: a.state.Generation, BootID: a.bootID, LogDir: logsDir(a.cfg),
 		ExitGrace: a.cfg.ExitGrace.Duration, Inject: a.devices.inject, Post: func(e core.Event) { a.core.Post(e) }, Logger: a.log.Named("worker"),
+		Purpose: a.told.Purpose,
 	})
 	a.core = core.New(core.Config{
-		State: a.state, Session: session, Journal: a.journal, Workers: a.workers, Clock: clock{}, Fed: watchdog(a.log),
+		State: a.state, Session: session, Journal: a.told, Workers: a.workers, Clock: clock{}, Fed: watchdog(a.log),
 	})
 	return a.openServer(version)
 }
@@ -163,7 +181,7 @@ func (a *agent) openServer(version string) error {
 	a.server = uds.NewServer(serve.New(serve.Config{
 		Core: a.core, Receipts: a.journal.Receipts(), Workers: a.workers, Generation: a.state.Generation, HostKey: hostKey,
 		Versions: versions(version), ControllerUIDs: controllers, OperatorUIDs: operators, Now: clock{}.Now,
-		NoSpace: a.noSpace, Devices: a.devices.offered, Logger: a.log.Named("serve"),
+		Purpose: a.told.Purpose, Observe: a.figures.Request, NoSpace: a.noSpace, Devices: a.devices.offered, Logger: a.log.Named("serve"),
 	}), uds.Limits{ErrorLog: a.log.Named("http").StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug})})
 	return nil
 }

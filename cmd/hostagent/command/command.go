@@ -8,36 +8,29 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"strings"
 
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/quittance/quittance/cmd/internal/commandline"
+	"github.com/quittance/quittance/cmd/internal/exposition"
+	"github.com/quittance/quittance/cmd/internal/notice"
 	"github.com/quittance/quittance/hostagent"
 )
 
 // Version is the program's version, set by the linker in packages.
 var Version = "development"
 
-// version adds the commit where the build knows it.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if ok && Version == "development" {
-		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" && len(s.Value) >= 12 {
-				return Version + "-" + s.Value[:12]
-			}
-		}
-	}
-	return Version
-}
+func version() string { return commandline.Version(Version) }
 
 // Exit codes beside 0 (done) and 1 (failed: trying again may help). The unit
 // does not restart the agent after exitUnmending. After exitUsage it does: Go
 // itself ends with 2 after a panic and after the watchdog's signal.
 const (
-	exitUsage     = 2  // the command line cannot be understood
+	exitUsage     = commandline.ExitUsage
 	exitUnmending = 78 // a restart cannot mend it: configuration, ledger, host key (EX_CONFIG)
 )
 
@@ -54,8 +47,11 @@ func Main(args []string) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintln(os.Stderr, "hostagent: "+err.Error())
-	if _, usage := errors.AsType[*usageError](err); usage {
+	if status, ok := errors.AsType[exitStatus](err); ok {
+		return int(status) // what it had to say is in its log
+	}
+	notice.Print("hostagent: " + err.Error())
+	if commandline.IsUsage(err) {
 		return exitUsage
 	}
 	if hostagent.IsUnmending(err) {
@@ -64,21 +60,17 @@ func Main(args []string) int {
 	return 1
 }
 
-type usageError struct{ error }
-
-func (e *usageError) Unwrap() error { return e.error }
+// openLog makes the program's log; the caller closes it.
+func openLog(c hostagent.Config) *notice.Log {
+	return notice.Open(notice.Options{Name: "hostagent", Level: c.LogLevel, Format: notice.Format(c.LogFormat)})
+}
 
 // New makes the whole command tree.
 func New() *cobra.Command {
-	root := &cobra.Command{
-		Use:   "hostagent",
-		Short: "Run inference containers for a controller that never touches the engine",
-		Long: "hostagent is the privileged part of Quittance: it creates, limits, watches and removes the\n" +
-			"containers that an administrator described in profiles, and publishes what it did as durable,\n" +
-			"signed receipts over a private Unix socket.",
-		SilenceErrors: true, SilenceUsage: true,
-	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root := commandline.Root("hostagent", "Run inference containers for a controller that never touches the engine",
+		"hostagent is the privileged part of Quittance: it creates, limits, watches and removes the\n"+
+			"containers that an administrator described in profiles, and publishes what it did as durable,\n"+
+			"signed receipts over a private Unix socket.")
 	file := root.PersistentFlags().String("config", hostagent.DefaultConfigFile, "configuration file")
 	defaults := hostagent.DefaultConfig()
 	for _, k := range hostagent.ConfigKeys() {
@@ -87,8 +79,8 @@ func New() *cobra.Command {
 	load := func(cmd *cobra.Command) (hostagent.Config, error) {
 		flags := map[string]string{}
 		for _, k := range hostagent.ConfigKeys() {
-			if f := cmd.Flags().Lookup(flagName(k.Name)); f.Changed {
-				flags[k.Name] = f.Value.String()
+			if value, given := commandline.Given(cmd, []string{flagName(k.Name)})[flagName(k.Name)]; given {
+				flags[k.Name] = value
 			}
 		}
 		return hostagent.LoadConfig(hostagent.ConfigSources{
@@ -96,7 +88,7 @@ func New() *cobra.Command {
 		})
 	}
 	root.AddCommand(runCommand(load), initCommand(load), configCommand(load), imageCommand(load), ledgerCommand(load), leftoversCommand(load), doctorCommand(load),
-		logSinkCommand(), versionCommand())
+		containerCommand(), logSinkCommand(), versionCommand())
 	return root
 }
 
@@ -105,14 +97,7 @@ func flagName(key string) string { return strings.ReplaceAll(key, "_", "-") }
 type loader func(*cobra.Command) (hostagent.Config, error)
 
 // exactly is cobra.ExactArgs with the usage exit code.
-func exactly(n int) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if err := cobra.ExactArgs(n)(cmd, args); err != nil {
-			return &usageError{err}
-		}
-		return nil
-	}
-}
+func exactly(n int) cobra.PositionalArgs { return commandline.Exactly(n) }
 
 func runCommand(load loader) *cobra.Command {
 	return &cobra.Command{
@@ -129,9 +114,41 @@ func runCommand(load loader) *cobra.Command {
 			signal.Notify(hangups, unix.SIGHUP)
 			defer signal.Stop(hangups)
 			go forward(ctx, hangups, reload)
-			return hostagent.Run(ctx, c, hostagent.Options{Version: version(), Reload: reload, Logger: hostagent.NewLogger(c)})
+			log := openLog(c)
+			defer log.Close()
+			figures := exposition.NewRegistry("hostagent", version())
+			return serveFigures(c, figures, log, func() error {
+				return hostagent.Run(ctx, c, hostagent.Options{Version: version(), Reload: reload, Logger: log, Figures: figures})
+			})
 		},
 	}
+}
+
+// serveFigures answers scrapes, where the configuration says so, for as long as
+// run runs. A socket that cannot be made is no reason to leave workers without
+// their agent.
+func serveFigures(c hostagent.Config, figures *prometheus.Registry, log hclog.Logger, run func() error) error {
+	if c.MetricsSocket == "" {
+		return run()
+	}
+	log = log.Named("metrics")
+	gid, err := c.MetricsGroupID()
+	if err != nil {
+		return fmt.Errorf("metrics_group: %w", err)
+	}
+	server, err := exposition.Open(exposition.Config{
+		Address: "unix:" + c.MetricsSocket, GID: gid, Registry: figures,
+		ErrorLog: log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
+	})
+	if err != nil {
+		log.Error("figures_not_served", "socket", c.MetricsSocket, "error", err)
+		return run()
+	}
+	err = run()
+	if closing := server.Close(); closing != nil {
+		log.Warn("figures_close_failed", "error", closing)
+	}
+	return err
 }
 
 // forward turns hang-ups into reloads until ctx ends.
@@ -203,7 +220,9 @@ func imageCommand(load loader) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			images, err := hostagent.ImportImage(cmd.Context(), c, hostagent.NewLogger(c), args[0])
+			log := openLog(c)
+			defer log.Close()
+			images, err := hostagent.ImportImage(cmd.Context(), c, log, args[0])
 			for _, i := range images {
 				fmt.Fprintln(cmd.OutOrStdout(), i.Pinned)
 			}
@@ -216,7 +235,9 @@ func imageCommand(load loader) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			i, err := hostagent.PullImage(cmd.Context(), c, hostagent.NewLogger(c), args[0])
+			log := openLog(c)
+			defer log.Close()
+			i, err := hostagent.PullImage(cmd.Context(), c, log, args[0])
 			if err != nil {
 				return err
 			}
@@ -235,7 +256,9 @@ func leftoversCommand(load loader) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			found, err := hostagent.Leftovers(cmd.Context(), c, hostagent.NewLogger(c))
+			log := openLog(c)
+			defer log.Close()
+			found, err := hostagent.Leftovers(cmd.Context(), c, log)
 			for _, line := range found {
 				fmt.Fprintln(cmd.OutOrStdout(), line)
 			}

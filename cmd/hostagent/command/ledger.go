@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/quittance/quittance/cmd/internal/commandline"
 	"github.com/quittance/quittance/hostagent"
 	"github.com/quittance/quittance/protocol"
 )
@@ -81,12 +82,12 @@ func abandonCommand(load loader) *cobra.Command {
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if wait <= 0 {
-				return &usageError{errors.New("--wait must be above 0")}
+				return commandline.Usage(errors.New("--wait must be above 0"))
 			}
 			var old []protocol.ID
 			for _, arg := range args {
 				if !protocol.ID(arg).Valid() {
-					return &usageError{errors.New("GENERATION must be 32 lower-case hexadecimal digits")}
+					return commandline.Usage(errors.New("GENERATION must be 32 lower-case hexadecimal digits"))
 				}
 				old = append(old, protocol.ID(arg))
 			}
@@ -98,10 +99,12 @@ func abandonCommand(load loader) *cobra.Command {
 			defer stop()
 			ctx, cancel := context.WithTimeout(ctx, wait)
 			defer cancel()
-			done, err := hostagent.Abandon(ctx, c, old, version(), hostagent.NewLogger(c))
+			log := openLog(c)
+			defer log.Close()
+			done, err := hostagent.Abandon(ctx, c, old, version(), log)
 			if err != nil {
 				if _, unknown := errors.AsType[*hostagent.UnknownGenerationError](err); unknown {
-					return &usageError{err}
+					return commandline.Usage(err)
 				}
 				return err
 			}

@@ -25,6 +25,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/controller/internal/jobs/blobs"
 	"github.com/quittance/quittance/controller/internal/jobs/database"
 	"github.com/quittance/quittance/controller/internal/jobs/records"
@@ -67,6 +68,9 @@ type Config struct {
 	MaxEvents     int           // 1,000 kept per job
 
 	Logger hclog.Logger
+	// Observe, where it is set, is told of every answered request: code is "" for
+	// a success, operation "" where no route was reached.
+	Observe func(operation string, code api.Code, took time.Duration)
 }
 
 var topologyForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
@@ -214,6 +218,11 @@ func (s *Service) Failed() <-chan struct{} { return s.db.Failed() }
 
 // Err is the failure that closed Failed, or nil.
 func (s *Service) Err() error { return s.db.Err() }
+
+// OpenJobs counts the open jobs of every kind that a provider announced.
+func (s *Service) OpenJobs(ctx context.Context) (map[string]int64, error) {
+	return s.store.OpenJobs(ctx)
+}
 
 // Interrupt ends long polls and event streams, so that an HTTP server can shut
 // down without waiting for them; everything else goes on until [Service.Close].

@@ -41,6 +41,7 @@ type call struct {
 	r     *http.Request
 	route api.Route
 	id    string // of the request
+	began time.Time
 	query url.Values
 	body  []byte
 
@@ -101,14 +102,14 @@ func (s *Service) routes() http.Handler {
 	mux := http.NewServeMux()
 	for _, e := range s.endpoints() {
 		mux.HandleFunc(e.route.Pattern(), func(w http.ResponseWriter, r *http.Request) {
-			c := &call{s: s, w: w, r: r, route: e.route, id: w.Header().Get(api.HeaderRequestID)}
+			c := &call{s: s, w: w, r: r, began: time.Now(), route: e.route, id: w.Header().Get(api.HeaderRequestID)}
 			if err := c.run(e); err != nil {
 				c.refuse(err)
 			}
 		})
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		c := &call{s: s, w: w, r: r, id: w.Header().Get(api.HeaderRequestID)}
+		c := &call{s: s, w: w, r: r, began: time.Now(), id: w.Header().Get(api.HeaderRequestID)}
 		c.refuse(unrouted(mux, w, r))
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -129,7 +130,7 @@ func (s *Service) routes() http.Handler {
 		// The mux would redirect an unclean path; a signed target is never
 		// changed on the way, so such a path has no route.
 		if r.URL.Path != path.Clean(r.URL.Path) || r.Method == http.MethodHead {
-			c := &call{s: s, w: w, r: r, id: w.Header().Get(api.HeaderRequestID)}
+			c := &call{s: s, w: w, r: r, began: time.Now(), id: w.Header().Get(api.HeaderRequestID)}
 			c.refuse(unrouted(mux, w, r))
 			return
 		}
@@ -169,7 +170,7 @@ func (s *Service) recovered(w http.ResponseWriter, r *http.Request) {
 		panic(cause)
 	}
 	s.log.Error("panic", "request", w.Header().Get(api.HeaderRequestID), "cause", cause, "stack", string(debug.Stack()))
-	c := &call{s: s, w: w, r: r, id: w.Header().Get(api.HeaderRequestID)}
+	c := &call{s: s, w: w, r: r, began: time.Now(), id: w.Header().Get(api.HeaderRequestID)}
 	c.write(c.internal())
 }
 
@@ -426,6 +427,9 @@ func (c *call) log(err error) {
 // note writes one line per effect and refusal: who, what, with what outcome, and
 // never a message's content (I37). Reads and heartbeats are for debugging.
 func (c *call) note(status int, code api.Code) {
+	if observe := c.s.config.Observe; observe != nil {
+		observe(c.route.Name, code, time.Since(c.began))
+	}
 	level := hclog.Info
 	if c.r.Method == http.MethodGet || c.route.Name == api.RouteProgress.Name {
 		level = hclog.Debug

@@ -36,6 +36,9 @@ type Config struct {
 	// Dial replaces the connection to the origin's host, for a service on a
 	// Unix socket or behind another address. Nil: TCP to the host named.
 	Dial func(ctx context.Context) (net.Conn, error)
+	// Observe, where it is set, is told of every exchange that ended; failure is
+	// nil for a success.
+	Observe func(operation string, failure *Failure, took time.Duration)
 }
 
 // Client makes exchanges with one job service. It keeps no connection and may
@@ -114,6 +117,20 @@ type answer struct {
 // exchange makes one exchange and settles it. On failure the error is a
 // *[Failure].
 func (c *Client) exchange(parent context.Context, k call) (*answer, *Failure) {
+	began := time.Now()
+	a, f := c.settle(parent, k)
+	c.observe(k.route, f, began)
+	return a, f
+}
+
+func (c *Client) observe(route api.Route, f *Failure, began time.Time) {
+	if c.cfg.Observe != nil {
+		c.cfg.Observe(route.Name, f, time.Since(began))
+	}
+}
+
+// settle is exchange itself.
+func (c *Client) settle(parent context.Context, k call) (*answer, *Failure) {
 	f := &Failure{Operation: k.route.Name}
 	unsent := func(cause error) (*answer, *Failure) {
 		f.Class, f.Disposition, f.Cause = ClassNotSent, protocol.Refused, cause

@@ -18,6 +18,7 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -134,7 +135,11 @@ func (c *Client) Fetch(parent context.Context, grant api.Grant, dir string, budg
 	if err != nil {
 		return nil, refuse(api.RouteStore, err)
 	}
-	if err := c.transfer(parent, target, grant, file, budget); err != nil {
+	began := time.Now()
+	err = c.transfer(parent, target, grant, file, budget)
+	failure, _ := errors.AsType[*Failure](err)
+	c.observe(api.RouteStore, failure, began)
+	if err != nil {
 		return nil, errors.Join(err, file.Discard())
 	}
 	if _, err := file.File.Seek(0, io.SeekStart); err != nil {

@@ -19,6 +19,8 @@ type Policy struct {
 	Window  time.Duration // from the first try; it includes the tries, notices and waits
 	Initial time.Duration // ceiling of the first wait
 	Max     time.Duration // ceiling of every wait
+	// Waiting, where it is set, is told of every wait, for counting.
+	Waiting func(Notice)
 }
 
 // The default policies.
@@ -138,8 +140,10 @@ func (p Policy) Do(ctx context.Context, op func(context.Context) error, permits 
 			end.Cause = CauseWindow
 			return end
 		}
-		if notice != nil {
-			notice(Notice{end.Tries, wait, err, remain})
+		for _, tell := range []func(Notice){p.Waiting, notice} {
+			if tell != nil {
+				tell(Notice{end.Tries, wait, err, remain})
+			}
 		}
 		timer := time.NewTimer(wait)
 		select {

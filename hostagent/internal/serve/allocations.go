@@ -213,11 +213,11 @@ func (h *Handler) channel(r *request) (answer, *protocol.Problem) {
 	}
 	return answer{raw: func(w http.ResponseWriter) {
 		if err := uds.Handover(w, r.http, stream); err != nil {
-			h.cfg.Logger.Info("handover_broke_off", "number", int64(grant.Number), "error", err)
+			h.cfg.Logger.Info("handover_broke_off", append(h.about(grant.Number), "error", err)...)
 		}
 		failpoint.Hit(failpoint.ChannelHandedOver)
 		if err := stream.Close(); err != nil {
-			h.cfg.Logger.Warn("channel_close_failed", "number", int64(grant.Number), "error", err)
+			h.cfg.Logger.Warn("channel_close_failed", append(h.about(grant.Number), "error", err)...)
 		}
 	}}, nil
 }

@@ -71,6 +71,11 @@ type Config struct {
 	// Devices are those that the host has now, where the profile asks for any.
 	Devices func(profile string) []core.Offered
 	Logger  hclog.Logger
+	// Purpose names the controller's attempt in log lines; nil leaves it out.
+	Purpose func(protocol.Number) string
+	// Observe, where it is set, is told of every request that was answered:
+	// problem is nil for a success, operation the route's pattern, or "other".
+	Observe func(operation string, problem *protocol.Problem, took time.Duration)
 }
 
 // Handler answers the private socket's requests. Its requests must come from
@@ -81,6 +86,14 @@ type Handler struct {
 	mu            sync.Mutex // guards the two below
 	lastForbidden time.Time
 	forbidden     int // refusals since then that were not logged
+}
+
+// about is what log lines say of a number.
+func (h *Handler) about(n protocol.Number) []any {
+	if h.cfg.Purpose == nil {
+		return []any{"number", int64(n)}
+	}
+	return []any{"number", int64(n), "purpose", h.cfg.Purpose(n)}
 }
 
 // New makes a handler.
@@ -117,7 +130,11 @@ type answer struct {
 // ServeHTTP implements [http.Handler].
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set(protocol.HeaderVersion, strconv.Itoa(protocol.Version))
-	a, problem := h.handle(w, r)
+	began := time.Now()
+	a, operation, problem := h.handle(w, r)
+	if h.cfg.Observe != nil {
+		h.cfg.Observe(operation, problem, time.Since(began))
+	}
 	if failpoint.DropReply() {
 		panic(http.ErrAbortHandler) // closes the connection without an answer
 	}
@@ -144,28 +161,33 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (h *Handler) handle(w http.ResponseWriter, r *http.Request) (answer, *protocol.Problem) {
+// noRoute is the operation of requests that reached no route.
+const noRoute = "other"
+
+func (h *Handler) handle(w http.ResponseWriter, r *http.Request) (a answer, operation string, p *protocol.Problem) {
 	req := &request{http: r}
 	if p := h.admit(req); p != nil {
-		return answer{}, p
+		return answer{}, noRoute, p
 	}
 	if p := checkVersion(r); p != nil {
-		return answer{}, p
+		return answer{}, noRoute, p
 	}
 	route, p := h.route(w, req)
 	if p != nil {
-		return answer{}, p
+		return answer{}, noRoute, p
 	}
+	operation = route.method + " " + route.pattern
 	if p := h.checkCaller(req, route); p != nil {
-		return answer{}, p
+		return answer{}, operation, p
 	}
 	if req.query, p = parseQuery(r, route.query); p != nil {
-		return answer{}, p
+		return answer{}, operation, p
 	}
 	if p := checkBody(r, route.body); p != nil {
-		return answer{}, p
+		return answer{}, operation, p
 	}
-	return route.serve(h, req)
+	a, p = route.serve(h, req)
+	return a, operation, p
 }
 
 // admit finds the peer's role; strangers are refused and logged, not too often.

@@ -34,6 +34,8 @@ type Config struct {
 	// Post gives an event to core. It may block until core takes it.
 	Post   func(core.Event)
 	Logger hclog.Logger
+	// Purpose names the controller's attempt in log lines; nil leaves it out.
+	Purpose func(protocol.Number) string
 }
 
 // Manager runs the workers. It implements core.Workers.
@@ -94,13 +96,22 @@ func (m *Manager) Do(e core.Effect) {
 	}
 }
 
+// about is the logger of a number.
+func (m *Manager) about(n protocol.Number) hclog.Logger {
+	log := m.cfg.Logger.With("number", int64(n))
+	if m.cfg.Purpose != nil {
+		log = log.With("purpose", m.cfg.Purpose(n))
+	}
+	return log
+}
+
 // worker finds the goroutine of a number, or starts it.
 func (m *Manager) worker(n protocol.Number) *worker {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	w := m.workers[n]
 	if w == nil {
-		w = &worker{m: m, number: n, effects: make(chan core.Effect, queueLength), log: m.cfg.Logger.With("number", int64(n))}
+		w = &worker{m: m, number: n, effects: make(chan core.Effect, queueLength), log: m.about(n)}
 		m.workers[n] = w
 		m.all.Go(w.run)
 	}
