@@ -7,10 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/protocol"
@@ -462,5 +465,97 @@ func TestConfigRefusals(t *testing.T) {
 		if _, err := New(bad); err == nil {
 			t.Errorf("%s was accepted", name)
 		}
+	}
+}
+
+// The story "stall" at connect: the peer's queue is full, so that no connection
+// comes about. Once the call has returned nothing of it is under way: what the
+// peer accepts afterwards are the connections that filled its queue, and then a
+// new one.
+func TestStallAtConnect(t *testing.T) {
+	for _, stop := range []bool{false, true} {
+		t.Run(fmt.Sprintf("stop=%v", stop), func(t *testing.T) {
+			listener := fullListener(t)
+			signer := testSigner(t)
+			c, err := New(Config{Origin: "http://" + listener.Addr().String(), Topology: testTopology, Signer: signer, UserAgent: "quittance-test",
+				Timeout: 500 * time.Millisecond, FetchTimeout: time.Minute})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancelCause(background())
+			defer cancel(nil)
+			want := ClassTimeout
+			if stop {
+				want = ClassStopped
+				c.cfg.Timeout = time.Minute
+				time.AfterFunc(200*time.Millisecond, func() { cancel(errors.New("stopped")) }) // during the dial, which nothing else ends
+			}
+			_, _, err = c.Start(ctx, startBody(), nil)
+			if f := failure(t, err); f.Class != want || f.Disposition != protocol.Refused || f.Repeat == stop {
+				t.Errorf("got %v, repeat %v", f, f.Repeat)
+			}
+			for _, filler := range listener.fillers {
+				listener.accept(t, filler)
+			}
+			probe, err := net.Dial("tcp", listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer probe.Close()
+			listener.accept(t, probe)
+		})
+	}
+}
+
+// queue is a listener whose queue is full of fillers.
+type queue struct {
+	net.Listener
+	fillers []net.Conn
+}
+
+func fullListener(t *testing.T) *queue {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := os.NewFile(uintptr(fd), "listener")
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.FileListener(file)
+	if err := errors.Join(err, file.Close()); err != nil {
+		t.Fatal(err)
+	}
+	q := &queue{Listener: l}
+	t.Cleanup(func() {
+		for _, c := range q.fillers {
+			_ = c.Close()
+		}
+		_ = l.Close()
+	})
+	for len(q.fillers) < 64 {
+		conn, err := net.DialTimeout("tcp", l.Addr().String(), 300*time.Millisecond)
+		if err != nil {
+			return q
+		}
+		q.fillers = append(q.fillers, conn)
+	}
+	t.Fatal("the queue does not fill")
+	return nil
+}
+
+// accept fails unless the next connection is the one given.
+func (q *queue) accept(t *testing.T, from net.Conn) {
+	t.Helper()
+	conn, err := q.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := conn.RemoteAddr().String(), from.LocalAddr().String(); got != want {
+		t.Errorf("accepted %s, want %s", got, want)
+	}
+	if err := conn.Close(); err != nil {
+		t.Error(err)
 	}
 }

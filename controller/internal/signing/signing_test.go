@@ -365,6 +365,38 @@ func TestBaseOfTheRFCVector(t *testing.T) {
 	}
 }
 
+// RFC 9421, B.1.4 and B.2.6: over our base the RFC's own key makes the RFC's own
+// signature; Ed25519 leaves no choice.
+func TestSignatureOfTheRFCVector(t *testing.T) {
+	der, err := base64.StdEncoding.DecodeString("MC4CAQAwBQYDK2VwBCIEIJ+DYvh6SEqVTm50DFtMDoQikTmiCqirVv9mWG9qfSnF")
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signature := ed25519.Sign(parsed.(ed25519.PrivateKey), base(
+		[]string{"date", "@method", "@path", "@authority", "content-type", "content-length"},
+		[]string{"Tue, 20 Apr 2021 02:07:55 GMT", "POST", "/foo", "example.com", "application/json", "18"},
+		`("date" "@method" "@path" "@authority" "content-type" "content-length");created=1618884473;keyid="test-key-ed25519"`))
+	if got := base64.StdEncoding.EncodeToString(signature); got != "wqcAqbmYJ2ji2glfAMaRy4gruYYnx2nEFN2HN6jrnDnQCK1u02Gb04v9EDgwUPiu4A0w6vuQv5lIp5WPpBKRCw==" {
+		t.Fatalf("got %s", got)
+	}
+}
+
+// RFC 9530, appendix D: the Content-Digest of its example.
+func TestContentDigestOfTheRFC(t *testing.T) {
+	for body, want := range map[string]string{
+		"{\"hello\": \"world\"}":   "sha-256=:X48E9qOokqqrvdts8nOJRJN3OWDUoyWxBf7kbu9DBPE=:",
+		"{\"hello\": \"world\"}\n": "sha-256=:RK/0qy18MlBSVnWgjwz6lZEWjP/lF5HF9bvEF8FabDg=:",
+	} {
+		if got := ContentDigest([]byte(body)); got != want {
+			t.Errorf("%q: %s, want %s", body, got, want)
+		}
+	}
+}
+
 func TestKeyFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "provider.key")
 	made, err := LoadOrCreateKey(path, "node-1")
