@@ -119,19 +119,24 @@ func (d *doctor) disk() {
 		d.add(name, protocol.CheckFailed, "the agent ends at its first failed sync: mend or replace the disk", "a write with sync fails: %v", err)
 		return
 	}
-	free := int64(st.Bavail) * st.Bsize
-	found := fmt.Sprintf("%d MiB free, a sync takes %s", free>>20, took.Round(10*time.Microsecond))
-	kind, known := fleeting[int64(st.Type)]
+	d.checks = append(d.checks, judgeDisk(name, int64(st.Type), int64(st.Bavail)*st.Bsize, took))
+}
+
+// judgeDisk says what a file system is good for: kind is statfs's, free bytes
+// are what it has left, and took is what one sync takes.
+func judgeDisk(name string, kind, free int64, took time.Duration) protocol.Check {
+	c := protocol.Check{Name: name, State: protocol.CheckFine, Found: fmt.Sprintf("%d MiB free, a sync takes %s", free>>20, took.Round(10*time.Microsecond))}
+	loses, fleets := fleeting[kind]
 	switch {
-	case known:
-		d.add(name, kind.state, "put state_dir on a local disk with ext4 or xfs", "%s: what was synced may be lost with the machine (%s)", kind.name, found)
+	case fleets:
+		c.State, c.Remedy = loses.state, "put state_dir on a local disk with ext4 or xfs"
+		c.Found = fmt.Sprintf("%s: what was synced may be lost with the machine (%s)", loses.name, c.Found)
 	case free < freeForNewWork:
-		d.add(name, protocol.CheckFailed, "free space: new work is refused until then, existing allocations can still be retired", "%s", found)
+		c.State, c.Remedy = protocol.CheckFailed, "free space: new work is refused until then, existing allocations can still be retired"
 	case took > slowSync:
-		d.add(name, protocol.CheckWarning, "use a faster disk: every receipt waits for a sync", "%s", found)
-	default:
-		d.fine(name, "%s", found)
+		c.State, c.Remedy = protocol.CheckWarning, "use a faster disk: every receipt waits for a sync"
 	}
+	return c
 }
 
 // timeSync is the median time of a small overwrite with fdatasync.
@@ -196,16 +201,21 @@ func (d *doctor) init() {
 func (d *doctor) clock() {
 	var t unix.Timex
 	state, err := unix.Adjtimex(&t)
+	d.checks = append(d.checks, judgeClock(state, t.Status, err))
+}
+
+// judgeClock reads adjtimex's answer. No decision of the agent's depends on the
+// wall clock (I25); signatures of the controller's and people reading receipts do.
+func judgeClock(state int, status int32, err error) protocol.Check {
+	c := protocol.Check{Name: "clock", State: protocol.CheckFine, Found: "synchronised"}
 	switch {
 	case err != nil:
-		d.add("clock", protocol.CheckWarning, "run a time service", "whether it is synchronised cannot be read: %v", err)
-	case state == unix.TIME_ERROR || t.Status&unix.STA_UNSYNC != 0:
-		// No decision of the agent's depends on it (I25); signatures of the
-		// controller's and people reading receipts do.
-		d.add("clock", protocol.CheckWarning, "run a time service, for example systemd-timesyncd or chrony", "not synchronised")
-	default:
-		d.fine("clock", "synchronised")
+		c.State, c.Remedy = protocol.CheckWarning, "run a time service"
+		c.Found = fmt.Sprintf("whether it is synchronised cannot be read: %v", err)
+	case state == unix.TIME_ERROR || status&unix.STA_UNSYNC != 0:
+		c.State, c.Remedy, c.Found = protocol.CheckWarning, "run a time service, for example systemd-timesyncd or chrony", "not synchronised"
 	}
+	return c
 }
 
 func (d *doctor) cgroups() {
