@@ -144,6 +144,7 @@ var commands = map[string]func(context.Context, *task) (string, error){
 	"take-owner":          takeOwner,
 	"give-owner":          giveOwner,
 	"life":                life,
+	"devices":             devices,
 	"oom-group":           oomGroup,
 	"oom-observe":         oomObserve,
 	"oom-host":            oomHost,
