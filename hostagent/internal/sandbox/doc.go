@@ -13,14 +13,18 @@
 // project takes away from everybody else, a client of the engine, only to be
 // started. runc needs no daemon:
 //
-//	systemd ─► hostagent controller-container ─► runc run ─► program (PID 1)
-//	           supervisor: unpacks, cleans up,   keeps the
-//	           passes signals and readiness on   exit status
+//	systemd ─► hostagent controller-container ─► program (PID 1)
+//	           supervisor: unpacks, lets runc
+//	           start, cleans up, passes signals
+//	           and readiness on
 //
-// systemd sees the supervisor as the main process, the program's output goes
-// straight to the journal, and its exit status becomes the supervisor's. The
-// supervisor has no socket that the program could talk to, but one: datagrams of
-// sd_notify(3), of which it passes on what a service may say about itself.
+// systemd sees the supervisor as the main process. runc ends once the program
+// has started (run --detach), and the program becomes the supervisor's child: its
+// output goes straight to where the supervisor's goes, native journal fields
+// included, its exit status becomes the supervisor's, and no process can take its
+// number before the last signal was sent. The supervisor has no socket that the
+// program could talk to, but one: datagrams of sd_notify(3), of which it passes
+// on what a service may say about itself.
 //
 // # What the program sees
 //
@@ -46,11 +50,11 @@
 //
 // # What keeps a second program from running
 //
-// A lock is held for the supervisor's life. When the supervisor dies the kernel
-// kills runc, and systemd whatever is left in the unit's cgroup (KillMode=mixed).
-// Without systemd the program may outlive both; the next supervisor therefore
-// ends whatever is left in the container's cgroup before it starts anything, and
-// refuses to start where it cannot.
+// A lock is held for the supervisor's life. When the supervisor dies systemd kills
+// whatever is left in the unit's cgroup (KillMode=mixed). Without systemd the
+// program may outlive it; the next supervisor therefore ends whatever is left in
+// the container's cgroup before it starts anything, and refuses to start where it
+// cannot.
 //
 // # Cgroups
 //

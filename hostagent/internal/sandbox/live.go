@@ -17,6 +17,10 @@ import (
 	"github.com/quittance/quittance/hostagent/internal/ociimage"
 )
 
+// runtimeEnv is all of the environment that runc gets: it would do things of its
+// own with NOTIFY_SOCKET and others.
+var runtimeEnv = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
+
 // live makes the container, runs the program in it and waits for its end. The
 // calling goroutine has a thread for itself.
 func (s *supervisor) live(image *ociimage.Image) (status int, err error) {
@@ -34,40 +38,37 @@ func (s *supervisor) live(image *ociimage.Image) (status int, err error) {
 	if err := os.WriteFile(s.path(specName), encoded, 0o600); err != nil {
 		return 0, errors.Join(err, relay.close())
 	}
-	cmd := exec.Command(s.config.Runtime, "--root", s.path(stateDir), "run", "--bundle", s.dir, "--pid-file", s.path(pidName), s.config.Name)
-	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
+	pid, err := s.start()
+	if err != nil {
+		return 0, errors.Join(err, relay.close())
+	}
+	status, err = s.attend(pid)
+	return status, errors.Join(err, relay.close())
+}
+
+// start lets runc start the program and returns its process, which has become
+// this one's child: runc itself is gone.
+func (s *supervisor) start() (pid int, err error) {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return 0, fmt.Errorf("subreaper: %w", err)
+	}
+	cmd := exec.Command(s.config.Runtime, "--root", s.path(stateDir), "run", "--detach", "--bundle", s.dir, "--pid-file", s.path(pidName), s.config.Name)
+	cmd.Env = runtimeEnv
+	// Detached, the program gets these as they are.
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Pdeathsig: syscall.SIGKILL,
-		// What a terminal sends to its group comes once, through this process.
+		// What a terminal sends to its group comes through this process.
 		Setpgid: true,
 	}
-	if err := cmd.Start(); err != nil {
-		return 0, errors.Join(fmt.Errorf("runc: %w", err), relay.close())
+	if err := cmd.Run(); err != nil {
+		return 0, fmt.Errorf("runc: %w", err)
 	}
-	ended := make(chan struct{})
-	helpers := make(chan struct{})
-	go func() {
-		defer close(helpers)
-		s.attend(ended, cmd.Process)
-	}()
-	err = cmd.Wait()
-	close(ended)
-	<-helpers
-	err = errors.Join(onlyStart(err), relay.close())
-	state, ok := cmd.ProcessState.Sys().(syscall.WaitStatus)
-	if ok && state.Signaled() {
-		return 128 + int(state.Signal()), err
+	text, err := os.ReadFile(s.path(pidName))
+	if err != nil {
+		return 0, err
 	}
-	return cmd.ProcessState.ExitCode(), err
-}
-
-// onlyStart leaves out that the program ended with a status of its own.
-func onlyStart(err error) error {
-	if _, ok := errors.AsType[*exec.ExitError](err); ok {
-		return nil
-	}
-	return err
+	return strconv.Atoi(string(text))
 }
 
 // unpack gives this thread mounts of its own, which vanish with the process
@@ -120,29 +121,63 @@ func (s *supervisor) unpack(image *ociimage.Image) error {
 	return nil
 }
 
-// attend passes signals on and keeps the machine's files fresh until ended is
-// closed.
-func (s *supervisor) attend(ended <-chan struct{}, runc *os.Process) {
+// attend passes signals on and keeps the machine's files fresh until the program
+// has ended, and returns its status.
+func (s *supervisor) attend(pid int) (status int, err error) {
+	ended := make(chan error, 1)
+	// The process is reaped after the last signal, so that no other one can have
+	// got its number.
+	go func() { ended <- awaitEnd(pid) }()
 	tick := time.NewTicker(refreshEvery)
 	defer tick.Stop()
 	for {
 		select {
-		case <-ended:
-			return
+		case err := <-ended:
+			if err != nil {
+				return 0, fmt.Errorf("process %d: %w", pid, err)
+			}
+			return reap(pid)
 		case <-tick.C:
 			s.refresh()
-		case signal, open := <-s.config.Signals:
-			if !open {
+		case got, open := <-s.config.Signals:
+			signal, known := got.(syscall.Signal)
+			if !open || !known {
 				s.config.Signals = nil
 				continue
 			}
-			s.awaitHandler(ended, signal)
-			// runc has ended in the meantime where this fails.
-			if err := runc.Signal(signal); err != nil {
-				s.config.Log.Debug("signal was not passed on", "signal", signal, "error", err)
+			awaitHandler(pid, signal)
+			if err := unix.Kill(pid, signal); err != nil {
+				s.config.Log.Warn("signal was not passed on", "signal", signal, "error", err)
 			}
 		}
 	}
+}
+
+// awaitEnd returns when the process is a zombie.
+func awaitEnd(pid int) error {
+	for {
+		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+func reap(pid int) (status int, err error) {
+	var ended unix.WaitStatus
+	for {
+		_, err = unix.Wait4(pid, &ended, 0, nil)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		return 0, fmt.Errorf("process %d: %w", pid, err)
+	}
+	if ended.Signaled() {
+		return 128 + int(ended.Signal()), nil
+	}
+	return ended.ExitStatus(), nil
 }
 
 // Bounds of awaitHandler.
@@ -154,15 +189,13 @@ const (
 // awaitHandler waits until the program can take a signal. The first process of a
 // PID namespace never sees a signal that came before it had a handler: a stop
 // during the start would be lost, and systemd would wait for its time-out.
-func (s *supervisor) awaitHandler(ended <-chan struct{}, signal os.Signal) {
+func awaitHandler(pid int, signal syscall.Signal) {
 	deadline := time.NewTimer(handlerTime)
 	defer deadline.Stop()
 	tick := time.NewTicker(handlerTick)
 	defer tick.Stop()
-	for !s.catches(signal) {
+	for !catches(pid, signal) {
 		select {
-		case <-ended:
-			return
 		case <-deadline.C:
 			return
 		case <-tick.C:
@@ -170,24 +203,16 @@ func (s *supervisor) awaitHandler(ended <-chan struct{}, signal os.Signal) {
 	}
 }
 
-// catches reports whether the program runs and has a handler for the signal.
-func (s *supervisor) catches(signal os.Signal) bool {
-	number, ok := signal.(syscall.Signal)
-	if !ok {
+// catches reports whether the program has a handler for the signal, or has ended.
+func catches(pid int, signal syscall.Signal) bool {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil || strings.Contains(string(status), "\nState:\tZ") {
 		return true
-	}
-	pid, err := os.ReadFile(s.path(pidName))
-	if err != nil || len(pid) == 0 {
-		return false
-	}
-	status, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/status")
-	if err != nil {
-		return false
 	}
 	_, rest, _ := strings.Cut(string(status), "\nSigCgt:")
 	mask, _, _ := strings.Cut(strings.TrimSpace(rest), "\n")
 	caught, err := strconv.ParseUint(mask, 16, 64)
-	return err == nil && caught&(1<<(uint(number)-1)) != 0
+	return err == nil && caught&(1<<(uint(signal)-1)) != 0
 }
 
 // removeContainer lets runc end and forget what it knows of the container.
@@ -198,7 +223,7 @@ func (s *supervisor) removeContainer() error {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), runtimeTime, fmt.Errorf("not within %s", runtimeTime))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, s.config.Runtime, "--root", s.path(stateDir), "delete", "--force", s.config.Name)
-	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
+	cmd.Env = runtimeEnv
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("runc delete: %w: %s", err, strings.TrimSpace(string(out)))
 	}

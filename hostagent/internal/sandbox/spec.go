@@ -106,7 +106,7 @@ func (s *supervisor) mounts() []specs.Mount {
 	out := []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
 		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "noexec", "mode=755", "size=64k", "ro"}},
-		{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=64m"}},
+		{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: s.temporary()},
 		bind(s.path(etcDir), "/etc", false),
 		bind(s.path(notifyName), notifyDir, false),
 	}
@@ -117,6 +117,13 @@ func (s *supervisor) mounts() []specs.Mount {
 		out = append(out, bind(path, path, slices.Contains(s.config.Write, path)))
 	}
 	return out
+}
+
+// temporary is the program's own: runc gives a mount the mode of the directory
+// below it, so that a mode alone would not make it writable.
+func (s *supervisor) temporary() []string {
+	id := s.config.Identity
+	return []string{"nosuid", "noexec", "nodev", "mode=700", "size=64m", fmt.Sprintf("uid=%d", id.UID), fmt.Sprintf("gid=%d", id.GID)}
 }
 
 // bind takes what is mounted below along: in a user namespace a part of a tree
