@@ -206,6 +206,7 @@ type Process struct {
 	site   *Site
 	cmd    *exec.Cmd
 	log    lockedBuffer
+	file   string // instead of log, for one whose children may outlive it
 	exited chan struct{}
 }
 
@@ -316,7 +317,16 @@ func (p *Process) ended() bool {
 }
 
 // Log is what the process wrote so far.
-func (p *Process) Log() string { return p.log.String() }
+func (p *Process) Log() string {
+	if p.file == "" {
+		return p.log.String()
+	}
+	text, err := os.ReadFile(p.file)
+	if err != nil {
+		p.site.T.Error(err)
+	}
+	return string(text)
+}
 
 // Kill ends the process as the kernel would.
 func (p *Process) Kill() { p.signal(syscall.SIGKILL) }

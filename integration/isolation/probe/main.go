@@ -1,0 +1,42 @@
+// Command probe stands in the controller's place in its container, makes every
+// attempt of package isolation and writes how each ended.
+//
+//	controller TARGETS RESULTS
+//
+// TARGETS is the JSON form of isolation.Targets, RESULTS a file of its own. It
+// decides nothing.
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+
+	"github.com/quittance/quittance/integration/isolation"
+)
+
+func main() {
+	if err := probe(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "probe:", err)
+		os.Exit(1)
+	}
+}
+
+func probe(args []string) error {
+	if len(args) != 2 {
+		return fmt.Errorf("%d arguments, expected targets and a file for results: %q", len(args), args)
+	}
+	var targets isolation.Targets
+	if err := json.Unmarshal([]byte(args[0]), &targets); err != nil {
+		return fmt.Errorf("targets: %w", err)
+	}
+	results, err := json.Marshal(isolation.Run(targets))
+	if err != nil {
+		return err
+	}
+	// The name appears when the content is whole.
+	if err := os.WriteFile(args[1]+".new", results, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(args[1]+".new", args[1])
+}
