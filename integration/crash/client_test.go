@@ -121,7 +121,9 @@ func (c *client) step(ctx context.Context, goal protocol.State) (done bool, err 
 		}
 		return false, err
 	case protocol.StateConsumed:
-		if err := c.witness(ctx); err != nil {
+		// What is released is saved before (I32): the reply of the consumption may
+		// have been lost.
+		if err := errors.Join(c.collect(ctx), c.witness(ctx)); err != nil {
 			return false, err
 		}
 		_, err = c.gen.Release(ctx, protocol.ReleaseRequest{Frontier: c.number, Except: []protocol.Number{}})

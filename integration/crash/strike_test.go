@@ -96,7 +96,7 @@ func newSite(t *testing.T, fault string) *site {
 		flags = []string{"--state-dir", filepath.Join(disk, "state"), "--max-slots", "2"}
 	}
 	s.lab = kit.NewLab(t, flags...)
-	s.lab.Profile("echo", agenttest.Profile{Args: []string{"serve"}, Grace: "1s"})
+	s.lab.Profile("echo", agenttest.Profile{Args: []string{"serve"}, Grace: "1s", Tables: oneCard(t, s.lab)})
 	s.mark = filepath.Join(s.lab.Engine.Dir(), "struck")
 	s.bystander = newBystander(t, s.lab)
 	if fault == loseAnswer || fault == timeOut {
@@ -203,9 +203,9 @@ func (s *site) untilStruck(t *testing.T, c *client) {
 	if !c.drive() {
 		t.Fatal("the agent ended")
 	}
-	c.whole() // asks once more, where the strike lay behind the last reply
-	if !s.struck() {
-		t.Fatal("no reply was lost")
+	// Asked once more, where the strike lay behind the last reply.
+	if err := poll(t.Context(), func() (bool, error) { c.whole(); return s.struck(), nil }); err != nil {
+		t.Fatalf("no reply was lost: %v", err)
 	}
 }
 
