@@ -1,6 +1,6 @@
 // Command man writes the man pages and shell completions of one of the three
-// programs, generated from its commands, and the hand-written pages of section
-// 5 that belong to its package.
+// programs, generated from its commands, and the hand-written pages of sections
+// 5 and 7 that belong to its package.
 //
 //	go run ./packaging/man -program agentctl -dir build/stage/agentctl
 package main
@@ -36,8 +36,8 @@ type program struct {
 
 var programs = map[string]program{
 	"agentctl":   {root: agentctl.New, section: "1"},
-	"controller": {root: controller.New, section: "8", files: []string{"quittance-offering.5"}},
-	"hostagent":  {root: hostagent.New, section: "8", files: []string{"quittance-profile.5"}},
+	"controller": {root: controller.New, section: "8", files: []string{"quittance-offering.5", "quittance-controller-metrics.7"}},
+	"hostagent":  {root: hostagent.New, section: "8", files: []string{"quittance-profile.5", "quittance-hostagent-metrics.7"}},
 }
 
 func main() {

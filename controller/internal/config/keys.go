@@ -73,7 +73,7 @@ func (k Key) text(c *Config) string {
 var sections = map[string]string{
 	"":         "The controller's configuration. Flags override environment variables, which\noverride this file: service.listen is also QUITTANCE_SERVICE_LISTEN and\n--service-listen. `controller config check` prints what is in force.",
 	"log":      "The log, on standard error or in systemd's journal.",
-	"metrics":  "Figures for Prometheus; see quittance-metrics(7).",
+	"metrics":  "Figures for Prometheus; see quittance-controller-metrics(7).",
 	"service":  "The job service: serve and api.",
 	"provider": "The lanes' identity at a job service: serve and work.",
 	"host":     "The host agent of this node.",

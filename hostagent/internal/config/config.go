@@ -90,7 +90,7 @@ func Keys() []Key {
 		{"engine_create_timeout", "Deadline of making a container, 1s to 10m. The longest of the engine's deadlines is also how long an unknown creation is waited for."},
 		{"engine_start_timeout", "Deadline of starting a container's process, 1s to 10m."},
 		{"engine_delete_timeout", "Deadline of each removal in the engine, 10s to 10m."},
-		{"metrics_socket", "Path of a Unix socket that answers GET /metrics for Prometheus; empty for none. The agent has no network of its own: see quittance-metrics(7) for a proxy."},
+		{"metrics_socket", "Path of a Unix socket that answers GET /metrics for Prometheus; empty for none. The agent has no network of its own: see quittance-hostagent-metrics(7) for a proxy."},
 		{"metrics_group", "Group that may read metrics_socket, a name or a number; empty for root only."},
 		{"log_level", "trace, debug, info, warn or error."},
 		{"log_format", "text, json, journal (systemd's journal, every key a field), or auto: text on a terminal, journal under systemd and json elsewhere."},

@@ -1,5 +1,5 @@
-// Package pages holds the hand-written man pages of section 5: the files that
-// an administrator writes. The pages of commands are generated from the
+// Package pages holds the hand-written man pages: of section 5, the files that
+// an administrator writes, and of section 7, the figures for Prometheus. The pages of commands are generated from the
 // commands; a test keeps these and the parsers' keys together.
 package pages
 
