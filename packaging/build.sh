@@ -30,6 +30,7 @@ for program in hostagent controller agentctl; do
 		-o "$stage/$program/$program" "./cmd/$program"
 	go run ./packaging/man -program "$program" -dir "$stage/$program" -date "$SOURCE_DATE_EPOCH"
 done
+go run ./packaging/archive -program "$stage/controller/controller" -arch "$ARCH" -out "$stage/controller/controller.oci.tar"
 # Trees are packed with the modes that they have here.
 mkdir "$stage/hostagent/profiles" "$stage/controller/offerings"
 install -m 0644 packaging/etc/profiles/* "$stage/hostagent/profiles/"

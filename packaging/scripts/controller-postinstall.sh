@@ -13,6 +13,7 @@ fi
 install -d -m 0755 -o root -g root /etc/quittance /etc/quittance/offerings
 
 if [ -d /run/systemd/system ]; then
+	systemd-tmpfiles --create quittance-controller.conf
 	systemctl daemon-reload
 	systemctl try-restart quittance-controller.service
 fi
