@@ -1,0 +1,123 @@
+//go:build crash
+
+package controller
+
+import (
+	"cmp"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/quittance/quittance/controller/api"
+	"github.com/quittance/quittance/integration/controllertest"
+)
+
+// hostPoints are the agent's failpoints in the life of one job, and how the job
+// may end when the controller is killed while the agent stands still there.
+// Before the worker was asked to execute, the job is tried again; after it was,
+// it is interrupted, unless an outcome had been chosen.
+var hostPoints = []struct {
+	names []string
+	ends  []end
+}{
+	{[]string{
+		"accepted", "cgroup-half-made", "cgroup-made", "before-create", "lease-made", "snapshot-made", "record-made", "after-create",
+		"between-create-run", "after-run",
+	}, []end{again}},
+	{[]string{"started", "channel-dialled", "channel-handed-over"}, []end{again, interrupted}},
+	{[]string{
+		"retire-intended", "stop-signalled", "before-exited", "exited", "task-removed", "record-removed", "snapshot-removed",
+		"container-removed", "sink-ended", "cgroup-half-removed", "removed", "retired", "consumed",
+		"release-base-synced", "release-removed-one", "released", "capture-removed",
+	}, []end{once}},
+}
+
+// hostSamples is into how many parts the points are cut for the runs that take
+// only one; see the lane's runner.
+const hostSamples = 12
+
+// sampled tells whether this run takes a point.
+func sampled(t *testing.T, name string) bool {
+	t.Helper()
+	text := os.Getenv("QUITTANCE_SAMPLE")
+	if text == "" {
+		return true
+	}
+	number, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("QUITTANCE_SAMPLE must be a number: %v", err)
+	}
+	hash := func(s string) uint64 {
+		h := fnv.New64a()
+		if _, err := h.Write([]byte(s)); err != nil {
+			t.Fatal(err)
+		}
+		return h.Sum64()
+	}
+	var all []string
+	for _, p := range hostPoints {
+		all = append(all, p.names...)
+	}
+	slices.SortFunc(all, func(a, b string) int { return cmp.Compare(hash(a), hash(b)) })
+	return slices.Index(all, name)%hostSamples == int(number%hostSamples)
+}
+
+// The crash matrix's column of the controller: it is killed while the agent
+// stands still between two of its steps, both go on, and the job ends once, with
+// at most one execution, everything on the host removed, consumed and released
+// (I15, I27, I28, I30 to I32).
+func TestControllerKilledAtHostPoints(t *testing.T) {
+	for _, group := range hostPoints {
+		for _, name := range group.names {
+			if !sampled(t, name) {
+				continue
+			}
+			t.Run(name, func(t *testing.T) {
+				mark := filepath.Join(t.TempDir(), "struck")
+				s := kit.NewSite(t, controllertest.Options{Agent: []string{"QUITTANCE_FAILPOINT=" + name + ":stop", "QUITTANCE_FAILPOINT_MARK=" + mark}})
+				controller := s.Serve()
+				id := s.Submit("one job")
+				pid := s.Lab.PID()
+				s.Eventually("the agent stands still", func() (bool, error) {
+					if _, err := os.Stat(mark); err != nil {
+						return false, nil
+					}
+					stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+					_, state, _ := strings.Cut(string(stat), ") ")
+					return strings.HasPrefix(state, "T"), err
+				})
+				controller.Kill()
+				if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+					t.Fatal(err)
+				}
+				next := s.Serve()
+				end := endOf(s.Await(id))
+				if !slices.Contains(group.ends, end) {
+					t.Errorf("the job ended %s, want %v", end, group.ends)
+				}
+				audit(t, s, id, end)
+				next.Stop()
+				if left := s.Lab.Leftovers(); len(left) != 0 {
+					t.Errorf("left on the machine: %v", left)
+				}
+			})
+		}
+	}
+}
+
+// endOf is which of the three ends a job came to.
+func endOf(job api.Job) end {
+	switch {
+	case job.State != api.JobFinished:
+		return interrupted
+	case len(job.Attempts) > 1:
+		return again
+	}
+	return once
+}
