@@ -99,6 +99,13 @@ func (s *Site) Contain(c Contained) *Process {
 func (s *Site) ServeContained(name string) *Process {
 	s.T.Helper()
 	p := s.Contain(Contained{Name: name, Args: append([]string{"serve"}, s.flags...)})
+	// An earlier one of the same name may answer until this one ends it.
+	s.Eventually("the controller in the container listens", func() (bool, error) {
+		if p.ended() {
+			return false, fmt.Errorf("it ended:\n%s", p.Log())
+		}
+		return strings.Contains(p.Log(), "job service listens"), nil
+	})
 	s.awaitService(p)
 	return p
 }

@@ -158,9 +158,12 @@ func TestEverythingIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	results := filepath.Join(s.UserDir(), "results.json")
+	aims, results := filepath.Join(s.UserDir(), "targets.json"), filepath.Join(s.UserDir(), "results.json")
+	if err := os.WriteFile(aims, targets, 0o644); err != nil {
+		t.Fatal(err)
+	}
 	p := s.Contain(controllertest.Contained{
-		Name: name("probe"), Archive: s.Archive("github.com/quittance/quittance/integration/isolation/probe"), Args: []string{string(targets), results},
+		Name: name("probe"), Archive: s.Archive("github.com/quittance/quittance/integration/isolation/probe"), Args: []string{aims, results},
 	})
 	p.AwaitExit()
 	if p.Status() != 0 {

@@ -60,7 +60,8 @@ func needed(r row) row {
 // checks share the first boot, in this order.
 var checks = []row{
 	needed(ask("install")), ask("files"), ask("units"), ask("unit-files"), ask("security"), needed(ask("configure")),
-	ask("socket-activation"), ask("reload"), needed(ask("controller-job")), ask("journal-job"), needed(ask("take-owner")),
+	ask("socket-activation"), ask("reload"), needed(ask("controller-job")), ask("journal-job"),
+	ask("controller-container"), ask("controller-isolation"), needed(ask("take-owner")),
 	ask("life"), ask("devices"), ask("journal"), ask("oom-group"), ask("oom-observe"),
 	disturbed("daemon-reload"), disturbed("daemon-reexec"), disturbed("agent-restart"), disturbed("agent-killed"),
 	disturbed("containerd-restart"), disturbed("containerd-killed"), disturbed("everything-killed"),
@@ -195,6 +196,10 @@ func (l *lab) payload(t *testing.T, root string) map[string]string {
 	}
 	files["langid.tar"] = langid.File
 	files["agent-test.tar"] = l.testWorker(t, root)
+	probe := filepath.Join(l.dir, "images", "probe")
+	build(t, root, []string{"CGO_ENABLED=0"}, "go", "build", "-trimpath", "-o", probe, "./integration/isolation/probe")
+	files["probe.oci.tar"] = probe + ".oci.tar"
+	build(t, root, nil, "go", "run", "./packaging/archive", "-program", probe, "-out", files["probe.oci.tar"])
 	return files
 }
 

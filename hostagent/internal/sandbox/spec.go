@@ -61,7 +61,7 @@ func (s *supervisor) spec(args []string) *specs.Spec {
 		Version: specVersion,
 		Root:    &specs.Root{Path: s.path(rootfsDir), Readonly: true},
 		Process: &specs.Process{
-			User:            specs.User{UID: id.UID, GID: id.GID, AdditionalGids: groups[1:]},
+			User:            specs.User{UID: id.UID, GID: id.GID, AdditionalGids: groups[1:], Umask: new(uint32(0o077))},
 			Args:            args,
 			Env:             append([]string{"PATH=/usr/bin", "HOME=/", "NOTIFY_SOCKET=" + notifyFile}, c.Environment...),
 			Cwd:             "/",

@@ -3,8 +3,8 @@
 //
 //	controller TARGETS RESULTS
 //
-// TARGETS is the JSON form of isolation.Targets, RESULTS a file of its own. It
-// decides nothing.
+// Both are files in its own directory: the JSON form of isolation.Targets, and
+// that of the results. It decides nothing.
 package main
 
 import (
@@ -24,10 +24,14 @@ func main() {
 
 func probe(args []string) error {
 	if len(args) != 2 {
-		return fmt.Errorf("%d arguments, expected targets and a file for results: %q", len(args), args)
+		return fmt.Errorf("%d arguments, expected a file of targets and one for results: %q", len(args), args)
+	}
+	text, err := os.ReadFile(args[0])
+	if err != nil {
+		return fmt.Errorf("targets: %w", err)
 	}
 	var targets isolation.Targets
-	if err := json.Unmarshal([]byte(args[0]), &targets); err != nil {
+	if err := json.Unmarshal(text, &targets); err != nil {
 		return fmt.Errorf("targets: %w", err)
 	}
 	results, err := json.Marshal(isolation.Run(targets))
