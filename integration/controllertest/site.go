@@ -34,6 +34,8 @@ type Site struct {
 	origin    string
 	flags     []string
 	processes []*Process
+	stderr    *os.File // of processes started from now on; nil: their log
+	inputs    int      // registered as secrets
 }
 
 // Options of a site.
@@ -222,6 +224,9 @@ func (s *Site) Launch(verb string, environment ...string) *Process {
 	p.cmd = exec.Command(s.kit.binary, arguments...)
 	p.cmd.Env = append([]string{"PATH=/usr/bin:/bin"}, environment...)
 	p.cmd.Stderr = &p.log
+	if s.stderr != nil {
+		p.cmd.Stderr = s.stderr
+	}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: UID, Gid: GID}}
 	if err := p.cmd.Start(); err != nil {
 		s.T.Fatal(err)
@@ -406,6 +411,21 @@ func (s *Site) OpenGate() {
 	}
 }
 
+// Loading keeps workers from becoming ready, until it is undone.
+func (s *Site) Loading(on bool) {
+	s.T.Helper()
+	path := filepath.Join(s.gate, "loading")
+	err := os.Remove(path)
+	if on {
+		err = os.WriteFile(path, nil, 0o644)
+	} else if os.IsNotExist(err) {
+		err = nil
+	}
+	if err != nil {
+		s.T.Fatal(err)
+	}
+}
+
 // Executions counts the requests that workers began to work on.
 func (s *Site) Executions() int {
 	s.T.Helper()
@@ -432,6 +452,7 @@ func (s *Site) clean() {
 	if s.Proxy != nil {
 		s.Proxy.close()
 	}
+	s.searchSecrets()
 	if err := os.RemoveAll(s.dir); err != nil {
 		s.T.Error(err)
 	}

@@ -121,52 +121,6 @@ func TestRetainedOutcomeIsPublishedAfterRestart(t *testing.T) {
 	}
 }
 
-// FR-26, FR-27: the job service is killed and stays away in one phase after the
-// other; nobody restarts the lanes, and the job ends as it should.
-func TestServiceAwayInEachPhase(t *testing.T) {
-	for _, row := range []struct {
-		name string
-		text string
-		// reached tells that the phase was entered, went that the outage was
-		// noticed in it.
-		reached func(s *controllertest.Site) bool
-		went    string
-	}{
-		{"idle", "idle", func(*controllertest.Site) bool { return true }, "nothing is admitted"},
-		{"running", "hold away", func(s *controllertest.Site) bool { return s.Executions() == 1 }, "hello not acknowledged"},
-		{"publishing", "publish", func(s *controllertest.Site) bool { return len(s.Proxy.Bodies("/complete")) > 0 }, "outcome not confirmed"},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			s := kit.NewSite(t, controllertest.Options{Lossy: true})
-			service := s.StartAPI()
-			lanes := s.StartWork()
-			s.Eventually("the lanes announce", func() (bool, error) { return strings.Contains(lanes.Log(), "announced"), nil })
-			var id string
-			if row.name == "publishing" {
-				s.Proxy.Lose("/complete", 1<<30)
-			}
-			if row.name != "idle" {
-				id = s.Submit(row.text)
-			}
-			s.Eventually("the phase is reached", func() (bool, error) { return row.reached(s), nil })
-			service.Kill()
-			s.Eventually("the outage is noticed", func() (bool, error) { return strings.Contains(lanes.Log(), row.went), nil })
-			s.OpenGate()
-			s.Proxy.Lose("/complete", 0)
-			s.RestartAPI()
-			if row.name == "idle" {
-				id = s.Submit(row.text)
-			}
-			finished(t, s, id, row.text)
-			if n := s.Executions(); n != 1 {
-				t.Fatalf("%d executions, want 1", n)
-			}
-			s.AwaitReleased()
-			lanes.Stop()
-		})
-	}
-}
-
 // I30: a second controller with the same key and a store of its own is told so
 // and takes nothing; one with the same store does not even start.
 func TestTwoControllersWithOneKey(t *testing.T) {

@@ -133,7 +133,7 @@ func Default() Config {
 		Lanes: Lanes{
 			Count: 1, OfferingsDir: "/etc/quittance/offerings", MaxActive: 16, DiskReserve: tomlfile.Size{Bytes: 64 << 20},
 			StopTimeout:    tomlfile.Duration{Duration: 2 * time.Minute},
-			ObservationGap: tomlfile.Duration{Duration: 2 * time.Minute},
+			ObservationGap: tomlfile.Duration{Duration: 3 * time.Minute},
 			Heartbeat:      tomlfile.Duration{Duration: 10 * time.Second},
 			Poll:           tomlfile.Duration{Duration: time.Second},
 			ClockMargin:    tomlfile.Duration{Duration: 30 * time.Second},

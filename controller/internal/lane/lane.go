@@ -198,6 +198,13 @@ func (l *Lane) attempt(c Contexts, s Selection) (breaker.End, error) {
 	o := observer.Start(c.Work, l.Observed, observer.Options{
 		Reference: j.Reference(), Interval: l.Interval, Gap: l.Gap,
 		Allowed: func(state api.JobState) bool { return s.Offering.MayGoOn(offering.JobState(state)) },
+		Notice: func(n observer.Notice) {
+			if n.Err == nil {
+				l.Log.Info("attempt observed again", "attempt", j.Key(), "tries", n.Failed)
+				return
+			}
+			l.Log.Warn("attempt not observed", "attempt", j.Key(), "job", s.Job.Job, "tries", n.Failed, "gap_left", n.Left, "error", n.Err)
+		},
 	})
 	result, err := l.execute(executor.Job{Journal: j, Observer: o, Offering: s.Offering, Profile: s.Profile, Agent: s.Agent}, s.Larger)
 	o.Close()

@@ -72,6 +72,14 @@ type Options struct {
 	Allowed   func(api.JobState) bool // job states in which the attempt may go on
 	Interval  time.Duration           // between two observations
 	Gap       time.Duration           // longest time without a good one
+	Notice    func(Notice)            // told of each failed observation and of the good one after them; nil: nobody
+}
+
+// Notice is a failed observation, or the good one after failed ones.
+type Notice struct {
+	Failed int           // in a row
+	Left   time.Duration // of the gap
+	Err    error         // nil: observed again
 }
 
 // Observer is the one observer of an attempt.
@@ -89,13 +97,18 @@ type Observer struct {
 	phase     api.Phase
 	condition *api.Condition
 	gap       *time.Timer // runs from the last good observation
+	good      time.Time   // when that was
 	failure   error       // the first failure since then
+	failures  int         // since then
 }
 
 // Start observes until ctx ends or [Observer.Close] is called. The admission
 // counts as the first good observation.
 func Start(ctx context.Context, service API, opts Options) *Observer {
-	o := &Observer{api: service, opts: opts, done: make(chan struct{}), effects: make(chan struct{}, 1), phase: api.PhasePreparing}
+	o := &Observer{api: service, opts: opts, done: make(chan struct{}), effects: make(chan struct{}, 1), phase: api.PhasePreparing, good: time.Now()}
+	if o.opts.Notice == nil {
+		o.opts.Notice = func(Notice) {}
+	}
 	o.ctx, o.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	release := context.AfterFunc(ctx, func() {
 		o.cancel(&Stop{Reason: Interrupted, Cause: context.Cause(ctx)})
@@ -178,7 +191,10 @@ func (o *Observer) observe() error {
 		return err // the gap ended while this was on its way
 	}
 	o.gap.Reset(o.opts.Gap)
-	o.failure = nil
+	if o.failures > 0 {
+		o.opts.Notice(Notice{Failed: o.failures, Left: o.opts.Gap})
+	}
+	o.good, o.failure, o.failures = time.Now(), nil, 0
 	return nil
 }
 
@@ -200,6 +216,10 @@ func (o *Observer) failed(err error) error {
 	defer o.mu.Unlock()
 	if o.failure == nil {
 		o.failure = err
+	}
+	if o.ctx.Err() == nil { // a stop, which is noticed as such, cuts the observation in flight
+		o.failures++
+		o.opts.Notice(Notice{Failed: o.failures, Left: max(0, o.opts.Gap-time.Since(o.good)), Err: err})
 	}
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -233,5 +234,29 @@ func TestInterruptAndEffects(t *testing.T) {
 			t.Fatalf("%v", stop)
 		}
 		o.Close()
+	})
+}
+
+// Each failed observation is one notice with what is left of the gap, and so is
+// the good one after them.
+func TestFailuresAreNoticed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &service{reading: running}
+		var told []string
+		o := Start(t.Context(), s, Options{
+			Reference: "att", Interval: 10 * time.Second, Gap: time.Minute, Allowed: func(api.JobState) bool { return true },
+			Notice: func(n Notice) { told = append(told, fmt.Sprint(n.Failed, n.Left, n.Err)) },
+		})
+		defer o.Close()
+		time.Sleep(15 * time.Second) // virtual
+		s.set(func(s *service) { s.down = errors.New("down") })
+		time.Sleep(30 * time.Second)
+		s.set(func(s *service) { s.down = nil })
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		want := []string{"1 50s down", "2 40s down", "3 30s down", "3 1m0s <nil>"}
+		if !slices.Equal(told, want) {
+			t.Fatalf("%q, want %q", told, want)
+		}
 	})
 }

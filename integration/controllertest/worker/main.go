@@ -2,7 +2,7 @@
 // static HTTP server whose behaviour the request itself chooses. Every request
 // that it begins to work on leaves a line with the digest of its bytes in
 // /gate/executions, so that a test counts what really ran, and "hold" waits
-// until the test makes /gate/open.
+// until the test makes /gate/open. It is not ready while /gate/loading exists.
 package main
 
 import (
@@ -18,7 +18,13 @@ import (
 )
 
 func main() {
-	http.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { answer(w, `{"status":"READY"}`) })
+	http.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
+		status := "READY"
+		if exists("/gate/loading") {
+			status = "LOADING"
+		}
+		answer(w, fmt.Sprintf(`{"status":%q}`, status))
+	})
 	http.HandleFunc("POST /predict", predict)
 	fail(http.ListenAndServe("127.0.0.1:8080", nil))
 }

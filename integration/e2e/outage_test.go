@@ -1,0 +1,153 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quittance/quittance/controller/api"
+	"github.com/quittance/quittance/integration/controllertest"
+	"github.com/quittance/quittance/protocol"
+)
+
+// outage is how long the service stays away in each phase: as long as it takes
+// to be noticed, or QUITTANCE_OUTAGE (for example 2m) in the long form.
+func outage(t *testing.T) time.Duration {
+	t.Helper()
+	text := os.Getenv("QUITTANCE_OUTAGE")
+	if text == "" {
+		return time.Second
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		t.Fatalf("QUITTANCE_OUTAGE is %q, not a duration such as 2m", text)
+	}
+	return d
+}
+
+// backoffMax is that of the site's lanes.
+const backoffMax = time.Second
+
+var triesForm = regexp.MustCompile(`"tries":(\d+)`)
+
+// tries are the counts of tries in the notices of a kind, in order.
+func tries(log, notice string) (all []int) {
+	for line := range strings.Lines(log) {
+		if m := triesForm.FindStringSubmatch(line); m != nil && strings.Contains(line, notice) {
+			n, _ := strconv.Atoi(m[1]) // digits only
+			all = append(all, n)
+		}
+	}
+	return all
+}
+
+// FR-26, FR-27, I27, I29: the job service is killed and stays away in one phase
+// after the other; nobody restarts the lanes, and the job ends as it should,
+// executed once. Each retry is one notice, and the backoff bounds them.
+func TestServiceAwayInEachPhase(t *testing.T) {
+	const many = 1 << 30
+	for _, row := range []struct {
+		name   string
+		lost   string // replies to these are lost until the service is back
+		upload bool
+		text   string
+		// reached tells that the phase was entered, notice what is said of the
+		// outage in it, during what happens in it.
+		reached func(s *controllertest.Site) bool
+		notice  string
+		during  func(t *testing.T, s *controllertest.Site)
+	}{
+		{name: "idle", text: "idle", reached: func(*controllertest.Site) bool { return true }, notice: "nothing is admitted"},
+		{name: "starting", lost: "/attempts", text: "starting", reached: sent("/attempts"), notice: "START not settled"},
+		{name: "fetching", lost: "/grant", upload: true, text: "fetching", reached: sent("/grant"), notice: "input not fetched yet"},
+		{
+			name: "preparing", text: "preparing", notice: "attempt not observed",
+			reached: func(s *controllertest.Site) bool { return active(s, protocol.StateStarted) },
+			// The worker becomes ready while nobody may be told: it is not asked.
+			during: func(t *testing.T, s *controllertest.Site) {
+				s.Loading(false)
+				if n := s.Executions(); n != 0 {
+					t.Errorf("%d executions were entered during the outage", n)
+				}
+			},
+		},
+		{
+			name: "running", text: "hold away", reached: func(s *controllertest.Site) bool { return s.Executions() == 1 }, notice: "attempt not observed",
+			during: func(_ *testing.T, s *controllertest.Site) { s.OpenGate() },
+		},
+		{name: "publishing", lost: "/complete", text: "publishing", reached: sent("/complete"), notice: "outcome not confirmed"},
+		{name: "attaching", lost: "/receipts", text: "attaching", reached: sent("/receipts"), notice: "receipts not attached"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s := kit.NewSite(t, controllertest.Options{Lossy: true})
+			service := s.StartAPI()
+			s.Loading(row.name == "preparing")
+			lanes := s.StartWork()
+			s.Eventually("the lanes announce", func() (bool, error) { return strings.Contains(lanes.Log(), "announced"), nil })
+			if row.lost != "" {
+				s.Proxy.Lose(row.lost, many)
+			}
+			submit := func() string {
+				if !row.upload {
+					return s.Submit(row.text)
+				}
+				return s.Create(api.CreateJob{Kind: "test-upload.v1", Uploads: []string{s.Upload("text/plain", []byte(row.text))}})
+			}
+			var id string
+			if row.name != "idle" {
+				id = submit()
+			}
+			s.Eventually("the phase is reached", func() (bool, error) { return row.reached(s), nil })
+			began := time.Now()
+			service.Kill()
+			s.Eventually("the outage is noticed", func() (bool, error) { return strings.Contains(lanes.Log(), row.notice), nil })
+			if row.during != nil {
+				row.during(t, s)
+			}
+			<-time.After(time.Until(began.Add(outage(t)))) // how long it lasts is what the test is about
+			away := time.Since(began)
+			noticed := tries(lanes.Log(), row.notice)
+			if row.lost != "" {
+				s.Proxy.Lose(row.lost, 0)
+			}
+			s.RestartAPI()
+			if row.name == "idle" {
+				id = submit()
+			}
+			finished(t, s, id, row.text)
+			if n := s.Executions(); n != 1 {
+				t.Fatalf("%d executions, want 1", n)
+			}
+			s.AwaitReleased()
+			// Full jitter halves the pauses on average; eight times as many
+			// notices would not be bounded by it.
+			if most := 20 + int(8*away/backoffMax); len(noticed) > most {
+				t.Errorf("%d notices in %s, at most %d are bounded by the backoff", len(noticed), away, most)
+			}
+			for i, n := range noticed {
+				if n != i+1 {
+					t.Fatalf("notice %d says try %d: not one notice for each retry: %v", i+1, n, noticed)
+				}
+			}
+			if row.name != "idle" && len(noticed) == 0 {
+				t.Error("no notice counts its tries")
+			}
+			t.Logf("away for %s: %d notices %q", away.Round(time.Millisecond), strings.Count(lanes.Log(), row.notice), row.notice)
+			lanes.Stop()
+		})
+	}
+}
+
+func sent(suffix string) func(s *controllertest.Site) bool {
+	return func(s *controllertest.Site) bool { return len(s.Proxy.Bodies(suffix)) > 0 }
+}
+
+func active(s *controllertest.Site, state protocol.State) bool {
+	all, err := s.Generation().List(s.T.Context(), state)
+	return err == nil && len(all) > 0
+}
