@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,6 +32,26 @@ func run(m *testing.M) (code int) {
 		}
 	}()
 	return m.Run()
+}
+
+// A failpoint that does not exist, or cannot do what is asked, is an error: a
+// misspelt row would pass without any strike.
+func TestMisspeltFailpoint(t *testing.T) {
+	lab := kit.NewLab(t)
+	for setting, want := range map[string]string{
+		"acepted:kill":       "names no failpoint",
+		"accepted":           "no such action",
+		"accepted:sleep":     "no such action",
+		"accepted#0:kill":    "a number from 1",
+		"accepted#many:kill": "a number from 1",
+	} {
+		cmd := exec.CommandContext(t.Context(), lab.Binary(), "--version")
+		cmd.Env = append(os.Environ(), "QUITTANCE_FAILPOINT="+setting)
+		out, err := cmd.CombinedOutput()
+		if cmd.ProcessState.ExitCode() != 2 || !strings.Contains(string(out), want) {
+			t.Errorf("%s: %v, %s", setting, err, out)
+		}
+	}
 }
 
 // The agent is killed while the container runs and twice more: one container,
