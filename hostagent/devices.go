@@ -1,7 +1,10 @@
 package hostagent
 
 import (
+	"fmt"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/quittance/quittance/hostagent/internal/core"
 	"github.com/quittance/quittance/hostagent/internal/devices"
@@ -9,17 +12,70 @@ import (
 	"github.com/quittance/quittance/protocol"
 )
 
-// deviceTable looks at the host's devices for those profiles that ask for some:
-// other work must not wait for a mount source that hangs.
+// lookTime bounds one look at the specs and at everything that they name (I33).
+const lookTime = 5 * time.Second
+
+// errLook says that a look did not come back.
+var errLook = fmt.Errorf("the CDI specs could not be looked at within %s: a directory of specs or a mount source lies on a file system that hangs", lookTime)
+
+// deviceTable looks at the host's devices, one look at a time: a file system
+// that hangs holds one goroutine and no request. Profiles that ask for no
+// devices do not wait for it at all.
 type deviceTable struct {
 	catalog *devices.Catalog
+	looking chan struct{} // capacity 1: held during a look
 
 	mu    sync.Mutex
 	asked map[string]bool // profiles that ask for devices; guarded by mu
+	last  devices.Found   // what the last look saw; guarded by mu
 }
 
 func newDeviceTable(c Config) *deviceTable {
-	return &deviceTable{catalog: devices.New(c.CDIDirs), asked: map[string]bool{}}
+	return &deviceTable{catalog: devices.New(c.CDIDirs), looking: make(chan struct{}, 1), asked: map[string]bool{}}
+}
+
+// bounded runs something that looks at the specs; false means that it, or the
+// one before it, has not come back in time.
+func (t *deviceTable) bounded(look func()) bool {
+	timer := time.NewTimer(lookTime)
+	defer timer.Stop()
+	select {
+	case t.looking <- struct{}{}:
+	case <-timer.C:
+		return false
+	}
+	done := make(chan struct{})
+	go func() {
+		defer func() { <-t.looking }()
+		look()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// look sees what is there now. Where that cannot be told, the devices that were
+// there last are shown with that as their fault.
+func (t *deviceTable) look() devices.Found {
+	seen := make(chan devices.Found, 1)
+	if t.bounded(func() { seen <- t.catalog.Look() }) {
+		found := <-seen
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.last = found
+		return found
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	found := devices.Found{Devices: slices.Clone(t.last.Devices), Specs: t.last.Specs}
+	for i := range found.Devices {
+		found.Devices[i].Fault = errLook.Error()
+	}
+	return found
 }
 
 // ask notes which profiles ask for devices.
@@ -37,7 +93,7 @@ func (t *deviceTable) offered(profile string) []core.Offered {
 	if !asked {
 		return nil
 	}
-	found := t.catalog.Look()
+	found := t.look()
 	out := make([]core.Offered, len(found.Devices))
 	for i, d := range found.Devices {
 		out[i] = core.Offered{Kind: d.Kind, Names: d.Names, Nodes: d.Nodes, Spec: d.Digest, Fault: d.Fault}
@@ -47,11 +103,22 @@ func (t *deviceTable) offered(profile string) []core.Offered {
 
 // inject makes the edits of leased devices.
 func (t *deviceTable) inject(leased []protocol.Device, digest protocol.Digest) (engine.Injection, error) {
-	injection, err := t.catalog.Injection(leased, digest)
-	if err != nil {
-		return nil, err // never a nil pointer in an interface
+	type made struct {
+		injection *devices.Injection
+		err       error
 	}
-	return injection, nil
+	answer := make(chan made, 1)
+	if !t.bounded(func() {
+		injection, err := t.catalog.Injection(leased, digest)
+		answer <- made{injection, err}
+	}) {
+		return nil, errLook
+	}
+	m := <-answer
+	if m.err != nil {
+		return nil, m.err // never a nil pointer in an interface
+	}
+	return m.injection, nil
 }
 
 // shown lists what could be granted, once for each name.

@@ -100,7 +100,7 @@ func ledgerOptions(c Config) ledger.Options {
 
 // segmentSize is that of a segment which takes the base of any release within
 // the bounds, so that history is released with the disk full too (I36). Bounds
-// beyond some 1,300 allocations need more than the largest segment: then a base
+// beyond some 1,100 allocations need more than the largest segment: then a base
 // that does not fit waits for disk space.
 func segmentSize(c Config) int64 {
 	const block = 4096

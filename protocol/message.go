@@ -54,7 +54,7 @@ type Host struct {
 	Index           IndexRange `json:"index"`
 	Checkpoint      string     `json:"checkpoint"` // signed note of package tlog
 	Slots           Slots      `json:"slots"`
-	Devices         []Device   `json:"devices"`
+	Devices         []Device   `json:"devices"` // that could be granted, held ones included; once for each name
 	Draining        bool       `json:"draining"`
 	Owner           *ID        `json:"owner"`            // null until the first allocation binds one
 	OwnerHeard      *Timestamp `json:"owner_heard"`      // last request with the owner's id

@@ -215,6 +215,17 @@ type Device struct {
 	Nodes []string `json:"nodes"` // the paths of its own device nodes, its identity
 }
 
+// DistinctDevices leaves one entry of each device: that of its first name.
+func DistinctDevices(all []Device) []Device {
+	distinct := []Device{}
+	for _, d := range all {
+		if !slices.ContainsFunc(distinct, func(o Device) bool { return slices.Equal(o.Nodes, d.Nodes) }) {
+			distinct = append(distinct, d)
+		}
+	}
+	return distinct
+}
+
 // CDIDigest is the cdi_digest of an acceptance whose devices are defined by
 // spec files with these digests: the file's where there is one, so that it can
 // be compared with sha256sum, else that of all of them in ascending order, each

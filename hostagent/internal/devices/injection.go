@@ -25,7 +25,7 @@ type Injection struct{ edits []*specs.ContainerEdits }
 func (c *Catalog) Injection(leased []protocol.Device, digest protocol.Digest) (*Injection, error) {
 	found := c.Look()
 	var chosen []Device
-	for _, l := range primaries(leased) {
+	for _, l := range protocol.DistinctDevices(leased) {
 		i := slices.IndexFunc(found.Devices, func(d Device) bool { return slices.Contains(d.Names, l.Name) })
 		if i < 0 {
 			return nil, fmt.Errorf("device %s: %w", l.Name, ErrChanged)
@@ -56,17 +56,6 @@ func (c *Catalog) Injection(leased []protocol.Device, digest protocol.Digest) (*
 		in.edits = append(in.edits, d.edits)
 	}
 	return in, nil
-}
-
-// primaries are the devices to inject: the first name of each set of nodes.
-func primaries(leased []protocol.Device) []protocol.Device {
-	var out []protocol.Device
-	for _, l := range leased {
-		if !slices.ContainsFunc(out, func(o protocol.Device) bool { return slices.Equal(o.Nodes, l.Nodes) }) {
-			out = append(out, l)
-		}
-	}
-	return out
 }
 
 // Apply adds the edits to a container's spec.

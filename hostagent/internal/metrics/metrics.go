@@ -146,7 +146,7 @@ func (f *Figures) Retired(b protocol.RetiredBody) {
 // Leased moves the count of devices that allocations hold by +1 or -1 for each
 // of the devices.
 func (f *Figures) Leased(all []protocol.Device, by int) {
-	for _, d := range all {
+	for _, d := range protocol.DistinctDevices(all) {
 		f.devicesLeased.WithLabelValues(deviceKind(d.Name)).Add(float64(by))
 	}
 }
@@ -243,7 +243,7 @@ func (w *watcher) Collect(to chan<- prometheus.Metric) {
 		to <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, g.value(state))
 	}
 	kinds := map[string]int{}
-	for _, d := range state.Host.Devices {
+	for _, d := range protocol.DistinctDevices(state.Host.Devices) {
 		kinds[deviceKind(d.Name)]++
 	}
 	for kind, n := range kinds {

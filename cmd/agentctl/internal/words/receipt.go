@@ -2,7 +2,6 @@ package words
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -86,11 +85,8 @@ func accepted(b protocol.AcceptedBody) string {
 	if b.Limits != nil {
 		text += ", " + Bytes(b.Limits.MemoryBytes)
 	}
-	for i, d := range b.Devices {
-		// Further names of the same device add nothing on one line.
-		if i == 0 || !slices.Equal(d.Nodes, b.Devices[i-1].Nodes) {
-			text += ", " + d.Name
-		}
+	for _, d := range protocol.DistinctDevices(b.Devices) {
+		text += ", " + d.Name
 	}
 	return text
 }

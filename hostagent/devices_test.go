@@ -1,0 +1,49 @@
+package hostagent
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A look that hangs delays nobody for longer than its bound, is not piled upon,
+// and what was there before is not granted meanwhile (I33).
+func TestLookIsBounded(t *testing.T) {
+	cdi := t.TempDir()
+	spec := "cdiVersion: 1.1.0\nkind: quittance.test/card\ndevices: [{name: \"0\", containerEdits: {deviceNodes: [{path: /dev/null}]}}]\n"
+	if err := os.WriteFile(filepath.Join(cdi, "card.yaml"), []byte(spec), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		table := newDeviceTable(Config{CDIDirs: []string{cdi}})
+		table.ask(map[string]bool{"llm": true})
+		if got := table.offered("ocr"); got != nil {
+			t.Errorf("a profile that asks for none: %+v", got)
+		}
+		if got := table.offered("llm"); len(got) != 1 || got[0].Fault != "" {
+			t.Fatalf("offered %+v", got)
+		}
+		hang := make(chan struct{})
+		began := time.Now()
+		if table.bounded(func() { <-hang }) {
+			t.Error("a look that hangs came back")
+		}
+		if got := table.offered("llm"); len(got) != 1 || !strings.Contains(got[0].Fault, "hangs") {
+			t.Errorf("offered meanwhile %+v", got)
+		}
+		if _, err := table.inject(nil, ""); err != errLook {
+			t.Errorf("injected meanwhile: %v", err)
+		}
+		if took := time.Since(began); took != 3*lookTime {
+			t.Errorf("three looks took %s", took)
+		}
+		close(hang)
+		synctest.Wait()
+		if got := table.offered("llm"); len(got) != 1 || got[0].Fault != "" {
+			t.Errorf("offered afterwards %+v", got)
+		}
+	})
+}
