@@ -19,11 +19,17 @@ type keys struct {
 	fallback signing.KeySource
 	log      hclog.Logger
 
-	mu       sync.Mutex // guards what follows
-	modified time.Time
-	size     int64
+	mu       sync.Mutex  // guards what follows
+	file     os.FileInfo // as it was read last
+	readAt   time.Time
 	byID     map[string]signing.AuthorizedKey
+	reported string // the problem that was logged last, "" once there is none
 }
+
+// settles is how long after an edit the file's times may still be those of a
+// later one: coarser than the clock tick of any file system that holds a key
+// file.
+const settles = 2 * time.Second
 
 // newKeys reads the file; one that is wrong stops the start. Later changes that
 // are wrong are reported and the last good content stands.
@@ -40,11 +46,10 @@ func (k *keys) reload() error {
 	if err != nil {
 		return fmt.Errorf("jobs: provider keys: %w", err)
 	}
-	if k.byID != nil && info.ModTime().Equal(k.modified) && info.Size() == k.size {
+	if k.unchanged(info) {
 		return nil
 	}
-	// Noted before reading: a file that is wrong is reported once per change.
-	k.modified, k.size = info.ModTime(), info.Size()
+	k.file, k.readAt = info, time.Now()
 	if info.Mode().Perm()&0o022 != 0 {
 		return fmt.Errorf("jobs: provider keys: %s can be written by others; run chmod go-w on it", k.path)
 	}
@@ -61,6 +66,24 @@ func (k *keys) reload() error {
 		k.byID[key.KeyID] = key
 	}
 	return nil
+}
+
+// unchanged reports whether what was read last is certainly what the file holds.
+func (k *keys) unchanged(info os.FileInfo) bool {
+	return k.byID != nil && k.reported == "" && os.SameFile(info, k.file) && info.Size() == k.file.Size() && info.ModTime().Equal(k.file.ModTime()) &&
+		k.readAt.Sub(info.ModTime()) > settles
+}
+
+// report logs a problem with the file once, until it is another one or over.
+func (k *keys) report(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text != "" && text != k.reported {
+		k.log.Error("provider_keys_file", "error", err)
+	}
+	k.reported = text
 }
 
 // ProviderKey implements signing.KeySource.
@@ -81,9 +104,7 @@ func (k *keys) inFile(keyID string) (signing.AuthorizedKey, bool) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if err := k.reload(); err != nil {
-		k.log.Error("provider_keys_file", "error", err)
-	}
+	k.report(k.reload())
 	key, ok := k.byID[keyID]
 	return key, ok
 }

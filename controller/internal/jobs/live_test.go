@@ -173,6 +173,24 @@ func TestWaitReturnsAtTheChange(t *testing.T) {
 	equal(t, "status", (<-replies).status, 200)
 }
 
+// I25: who waits for a list sees a change that is made after the clock went back.
+func TestWaitSeesAChangeAfterTheClockWentBack(t *testing.T) {
+	f := open(t, "", nil)
+	job := f.create("op", "x")
+	list := must[api.JobList](t, 200, f.user(f.token, "GET", "/v1/jobs", nil))
+	f.s.store.Shift(-time.Hour)
+	done := make(chan reply, 1)
+	go func() {
+		done <- f.user(f.token, "GET", fmt.Sprintf("/v1/jobs?wait=30s&after=%d", list.Version), nil)
+	}()
+	f.user(f.token, "POST", "/v1/jobs/"+job.Job+"/cancel", nil)
+	begun := time.Now()
+	got := must[api.JobList](t, 200, <-done)
+	if got.Version <= list.Version || got.Jobs[0].State != api.JobCancelled || time.Since(begun) > 20*time.Second {
+		t.Fatalf("version %d after %d, %s", got.Version, list.Version, got.Jobs[0].State)
+	}
+}
+
 func TestFirstTokenIsMadeOnce(t *testing.T) {
 	directory := filepath.Join(t.TempDir(), "state")
 	config := Config{Directory: directory, PublicOrigin: "http://127.0.0.1:1"}

@@ -15,13 +15,18 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/quittance/quittance/protocol"
 )
 
 // Store is a directory of blobs. It is safe for concurrent use.
-type Store struct{ directory string }
+type Store struct {
+	directory string
+	shards    sync.Map                // directories known to be durable
+	sync      func(path string) error // of a directory; tests make it fail
+}
 
 // ErrMismatch is returned for bytes that are not those announced.
 var ErrMismatch = errors.New("blobs: the bytes differ from the announced length or digest")
@@ -42,7 +47,7 @@ func Open(directory string) (*Store, error) {
 	if err := syncDirectory(directory); err != nil {
 		return nil, err
 	}
-	return &Store{directory: directory}, nil
+	return &Store{directory: directory, sync: syncDirectory}, nil
 }
 
 func (s *Store) path(digest protocol.Digest) string {
@@ -96,12 +101,8 @@ func (p *Pending) Place(digest protocol.Digest, length int64) (err error) {
 		return fmt.Errorf("blobs: sync: %w", err)
 	}
 	final := p.store.path(digest)
-	if err := os.Mkdir(filepath.Dir(final), 0o700); err == nil {
-		if err := syncDirectory(p.store.directory); err != nil {
-			return err
-		}
-	} else if !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("blobs: %w", err)
+	if err := p.store.shard(filepath.Dir(final)); err != nil {
+		return err
 	}
 	if err := os.Rename(p.file.Name(), final); err != nil {
 		return fmt.Errorf("blobs: %w", err)
@@ -112,7 +113,24 @@ func (p *Pending) Place(digest protocol.Digest, length int64) (err error) {
 	p.file = nil
 	// The rename is synced by whoever did it and by whoever finds it: an
 	// existing name proves nothing about the disk (I35).
-	return syncDirectory(filepath.Dir(final))
+	return p.store.sync(filepath.Dir(final))
+}
+
+// shard makes sure that the directory of a digest's first digits is durable: one
+// that is found may be another process's, or one whose sync failed (I35), so it
+// counts only once this process has synced its parent after it was there.
+func (s *Store) shard(path string) error {
+	if _, durable := s.shards.Load(path); durable {
+		return nil
+	}
+	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("blobs: %w", err)
+	}
+	if err := s.sync(s.directory); err != nil {
+		return err
+	}
+	s.shards.Store(path, true)
+	return nil
 }
 
 // Abort removes what was written. It is a no-op after a successful Place.

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -102,5 +103,35 @@ func TestSweepRemovesOnlyOldLeftovers(t *testing.T) {
 	}
 	if _, err := os.Stat(old); !errors.Is(err, os.ErrNotExist) {
 		t.Fatalf("the old leftover is still there: %v", err)
+	}
+}
+
+// I35: a directory whose parent's sync failed is not trusted by who finds it.
+func TestShardOfAFailedSyncIsSyncedAgain(t *testing.T) {
+	store, err := Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken, synced := errors.New("broken"), []string{}
+	store.sync = func(path string) error {
+		synced = append(synced, path)
+		if len(synced) == 1 {
+			return broken
+		}
+		return nil
+	}
+	if _, err := store.Put([]byte("a")); !errors.Is(err, broken) {
+		t.Fatal(err)
+	}
+	digest, err := store.Put([]byte("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	shard := filepath.Dir(store.path(digest))
+	if want := []string{store.directory, store.directory, shard}; !slices.Equal(synced, want) {
+		t.Fatalf("synced %q, want %q", synced, want)
+	}
+	if _, err := store.Put([]byte("a")); err != nil || len(synced) != 4 || synced[3] != shard {
+		t.Fatalf("synced %q, %v", synced, err)
 	}
 }

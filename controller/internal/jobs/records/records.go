@@ -44,6 +44,7 @@ type Store struct {
 	policy Policy
 	// shift is added to the database's clock, in microseconds; only tests set it.
 	shift   atomic.Int64
+	stamped atomic.Int64 // the highest stamp that was given out or seen
 	changes changes
 }
 
@@ -173,11 +174,36 @@ func (t *transaction) job(id string) (*job, error) {
 	return j, nil
 }
 
+// stamp orders a change of a job after every change that this process has made
+// or seen, whatever the clock does (I25): who waits for a workspace compares the
+// highest stamp. Instances that share a PostgreSQL learn of each other's stamps
+// by looking.
+func (t *transaction) stamp(j *job) int64 {
+	for {
+		last := t.store.stamped.Load()
+		next := max(t.now, last+1, j.changed+1)
+		if t.store.stamped.CompareAndSwap(last, next) {
+			return next
+		}
+	}
+}
+
+// saw learns of a stamp that stands.
+func (s *Store) saw(stamp int64) {
+	for {
+		last := s.stamped.Load()
+		if last >= stamp || s.stamped.CompareAndSwap(last, stamp) {
+			return
+		}
+	}
+}
+
 // saveJob writes what operations may change in a job.
 func (t *transaction) saveJob(j *job) error {
+	j.changed = t.stamp(j)
 	return t.exec(`UPDATE jobs SET state = ?, version = ?, changed = ?, attempt_limit = ?, attempts_used = ?, reopens = ?,
 		admitted = ?, opened = ?, live = ?, result = ? WHERE job = ?`,
-		j.state, j.version, t.now, j.limit, j.used, j.reopens, bit(j.admitted), j.opened, j.live, j.result, j.id)
+		j.state, j.version, j.changed, j.limit, j.used, j.reopens, bit(j.admitted), j.opened, j.live, j.result, j.id)
 }
 
 // attempt is a row of attempts.
