@@ -270,7 +270,9 @@ func (m *Manager) create(nonce protocol.ID, limits Limits) (*Group, error) {
 		if err := m.ensureDir(leaf); err != nil {
 			return nil, err
 		}
-		if err := m.setLimits(h, leaf, limits, false); err != nil {
+		// The kernel kills as a group only up to the level whose limit was reached,
+		// and that may be either.
+		if err := m.setLimits(h, leaf, limits, limits.KillGroup); err != nil {
 			return nil, err
 		}
 		failpoint.Hit(failpoint.CgroupHalfMade)

@@ -129,7 +129,8 @@ func v1Tree(t *testing.T) *tree {
 
 var limits = Limits{MemoryBytes: 64 << 20, SwapBytes: 1 << 20, CPUMillis: 1500, PIDs: 64, KillGroup: true}
 
-// Both levels have the same limits; only the parent kills as a group.
+// Both levels have the same limits and both kill as a group (FR-06): the kernel
+// looks for that no higher than at the level whose limit was reached.
 func TestCreateV2(t *testing.T) {
 	f := v2Tree(t)
 	m := f.open()
@@ -150,11 +151,10 @@ func TestCreateV2(t *testing.T) {
 			}
 		}
 	}
-	if got := f.read(parent + "/memory.oom.group"); got != "1" {
-		t.Errorf("memory.oom.group of the parent %q, want 1", got)
-	}
-	if got := f.read(parent + "/c/memory.oom.group"); got != "0\n" {
-		t.Errorf("memory.oom.group of the leaf %q, want it untouched", got)
+	for _, dir := range []string{parent, parent + "/c"} {
+		if got := f.read(dir + "/memory.oom.group"); got != "1" {
+			t.Errorf("memory.oom.group in %s: %q, want 1", dir, got)
+		}
 	}
 	for _, dir := range []string{"v2", "v2/unit", "v2/unit/workers", parent} {
 		if got := f.read(dir + "/cgroup.subtree_control"); got != "+memory +pids +cpu" {

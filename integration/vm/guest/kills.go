@@ -25,8 +25,8 @@ const (
 // kills lets the kernel kill allocations right after their start, several at
 // once, while every reader of counters is late: the agent is stopped for up to
 // half a second again and again, and whatever it learns it learns afterwards.
-// Each of them must be told as killed, once, by the allocation's own limit
-// (FR-01 FR-02 FR-06 FR-07 I22). Its arguments are how many, and the index of
+// Each of them must be told as killed, once, by the allocation's own limit, and
+// as a whole (FR-01 FR-02 FR-06 FR-07 I22). Its arguments are how many, and the index of
 // the last leaf that the test holds: the log is noted and its history released,
 // as it is bounded.
 func kills(ctx context.Context, t *task) (string, error) {
@@ -52,7 +52,7 @@ func kills(ctx context.Context, t *task) (string, error) {
 		late <- err
 	}()
 	began := time.Now()
-	seen, err := killAll(ctx, count)
+	err = killAll(ctx, count)
 	took := time.Since(began)
 	stop()
 	n := <-delays
@@ -68,8 +68,7 @@ func kills(ctx context.Context, t *task) (string, error) {
 	if err := releaseAll(ctx); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%d of %d killed in %.0f s, %d of them as a group, readers stopped %d times", seen.killed, count, took.Seconds(), seen.groups, n),
-		leftovers(ctx)
+	return fmt.Sprintf("%d killed, each as a group, in %.0f s; readers stopped %d times", count, took.Seconds(), n), leftovers(ctx)
 }
 
 // delayReaders stops and continues a process at random moments until the
@@ -96,16 +95,18 @@ func delayReaders(ctx context.Context, pid int) (int, error) {
 	}
 }
 
-// killedSoFar counts what was told of the kills.
-type killedSoFar struct{ killed, groups int }
-
 // killAll makes allocations that are killed, some at once, until count ended.
-func killAll(ctx context.Context, count int) (killedSoFar, error) {
+func killAll(ctx context.Context, count int) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var mu sync.Mutex
-	var seen killedSoFar
 	var problems []error
+	failed := func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		problems = append(problems, err)
+		cancel() // the first failure is enough
+	}
 	var all sync.WaitGroup
 	free := make(chan struct{}, killedAtOnce)
 	for range count {
@@ -115,55 +116,46 @@ func killAll(ctx context.Context, count int) (killedSoFar, error) {
 		}
 		w, err := accept(ctx, "killed")
 		if err != nil {
-			mu.Lock()
-			problems = append(problems, err)
-			mu.Unlock()
+			failed(err)
 			break
 		}
 		all.Go(func() {
 			defer func() { <-free }()
-			group, err := w.toldAsKilled(ctx)
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				problems = append(problems, fmt.Errorf("number %d: %w", w.number, err))
-				cancel() // the first failure is enough
-				return
-			}
-			seen.killed++
-			if group {
-				seen.groups++
+			if err := w.toldAsKilled(ctx); err != nil {
+				failed(fmt.Errorf("number %d: %w", w.number, err))
 			}
 		})
 	}
 	all.Wait()
-	return seen, errors.Join(problems...)
+	return errors.Join(problems...)
 }
 
-// toldAsKilled waits for the allocation's retirement and reports whether the
-// kernel took it as a group.
-func (w *worker) toldAsKilled(ctx context.Context) (group bool, err error) {
+// toldAsKilled waits for the allocation's retirement.
+func (w *worker) toldAsKilled(ctx context.Context) error {
 	if err := w.awaitState(ctx, protocol.StateRetired); err != nil {
-		return false, err
+		return err
 	}
 	_, generation, err := connect(ctx)
 	if err != nil {
-		return false, err
+		return err
 	}
 	retired, err := receiptOf[protocol.RetiredBody](ctx, generation, w.seen, protocol.KindRetired)
 	if err != nil {
-		return false, err
+		return err
 	}
 	exited, err := receiptOf[protocol.ExitedBody](ctx, generation, w.seen, protocol.KindExited)
 	if err != nil {
-		return false, err
+		return err
 	}
 	for _, told := range []protocol.OOM{exited.OOM, retired.OOM} {
 		if err := killed(told, protocol.ScopeContainer); err != nil {
-			return false, err
+			return err
+		}
+		if told.Counters.OOMGroupKill == nil || *told.Counters.OOMGroupKill == 0 {
+			return fmt.Errorf("the kernel did not kill the group: oom_kill %s, oom_group_kill %s", show(told.Counters.OOMKill), show(told.Counters.OOMGroupKill))
 		}
 	}
-	return retired.OOM.Counters.OOMGroupKill != nil && *retired.OOM.Counters.OOMGroupKill > 0, w.settle(ctx, generation)
+	return w.settle(ctx, generation)
 }
 
 // releaseAll releases the history of everything that this program made, all of

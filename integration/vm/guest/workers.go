@@ -61,7 +61,7 @@ func (w *worker) limits() error {
 	var problems []error
 	for name, wanted := range map[string]string{
 		"memory.max": "67108864", "memory.swap.max": "0", "memory.oom.group": "1",
-		"c/memory.max": "67108864", "cgroup.procs": "",
+		"c/memory.max": "67108864", "c/memory.oom.group": "1", "cgroup.procs": "",
 	} {
 		got, err := w.read(name)
 		if err == nil && got != wanted {
