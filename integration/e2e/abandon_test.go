@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,19 +14,62 @@ import (
 	"github.com/quittance/quittance/protocol"
 )
 
-// I9, I26–I32: the node loses its ledger under a running job. Its operator
-// abandons the generation; the controller ends the attempt with unknown facts,
-// executes nothing twice, and goes on in the new generation by itself.
+// I9, I26–I32: the node loses its ledger under a running job, or gets an older
+// copy of it that does not know the job's number. Its operator abandons the
+// generation; the controller ends the attempt with unknown facts, executes
+// nothing twice, and goes on in the new generation by itself.
 func TestGenerationAbandonedUnderAJob(t *testing.T) {
+	ledgerOf := func(s *controllertest.Site) string { return filepath.Join(s.Lab.StateDir(), "ledger") }
+	for what, lose := range map[string]func(t *testing.T, s *controllertest.Site, older string){
+		"the ledger is gone": func(t *testing.T, s *controllertest.Site, _ string) {
+			if err := os.RemoveAll(ledgerOf(s)); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"an older ledger is restored": func(t *testing.T, s *controllertest.Site, older string) {
+			if err := os.RemoveAll(ledgerOf(s)); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.CopyFS(ledgerOf(s), os.DirFS(older)); err != nil {
+				t.Fatal(err)
+			}
+			s.Lab.Start()
+			refusedAsBehind(t, s)
+			s.Lab.Stop()
+		},
+	} {
+		t.Run(what, func(t *testing.T) { abandonedUnderAJob(t, lose) })
+	}
+}
+
+// refusedAsBehind shows that under the older ledger nothing is accepted and
+// nothing is touched, and that the refusal says how to go on.
+func refusedAsBehind(t *testing.T, s *controllertest.Site) {
+	t.Helper()
+	_, err := s.Lab.Operator().In(s.Lab.Generation).Retire(t.Context(), 2, protocol.RetireRequest{Purpose: "another"}, 0)
+	if problem, ok := errors.AsType[*protocol.Problem](err); !ok || problem.Code != protocol.CodeLedgerBehind ||
+		!strings.Contains(problem.Detail, "ledger abandon "+string(s.Lab.Generation)) {
+		t.Errorf("number 2 under an older ledger: %v", err)
+	}
+	if host, err := s.Lab.Operator().Host(t.Context()); err != nil || host.Frontiers.Accepted != 1 {
+		t.Errorf("the older ledger: %+v, %v", host.Frontiers, err)
+	}
+	if left := strings.Join(s.Lab.Leftovers(), "\n"); strings.Count(left, "task q-") != 1 {
+		t.Errorf("the unknown container was touched:\n%s", left)
+	}
+}
+
+func abandonedUnderAJob(t *testing.T, lose func(t *testing.T, s *controllertest.Site, older string)) {
 	s := kit.NewSite(t, controllertest.Options{})
 	s.Serve()
+	finished(t, s, s.Submit("before"), "before")
+	older := filepath.Join(t.TempDir(), "older")
+	s.Lab.Command("ledger", "backup", older)
 	lost := s.Submit("hold abandon")
-	s.AwaitExecutions(1)
+	s.AwaitExecutions(2)
 	s.Lab.Kill()
-	if err := os.RemoveAll(filepath.Join(s.Lab.StateDir(), "ledger")); err != nil {
-		t.Fatal(err)
-	}
 	old := s.Lab.Generation
+	lose(t, s, older)
 	abandon(s)
 	s.Lab.Start()
 	var job api.Job
@@ -44,8 +88,8 @@ func TestGenerationAbandonedUnderAJob(t *testing.T) {
 		executions[0].OOM != nil && executions[0].OOM.Verdict != protocol.VerdictUnknown {
 		t.Errorf("executions %+v", executions)
 	}
-	if n := s.Executions(); n != 1 {
-		t.Errorf("%d executions of the lost job, want 1", n)
+	if n := s.Executions(); n != 2 {
+		t.Errorf("%d executions, want one of each job", n)
 	}
 	next := s.Submit("after")
 	finished(t, s, next, "after")
