@@ -5,7 +5,7 @@ GO ?= go
 FUZZTIME ?= 10s
 
 # Also changes what is checked where tests are spread over build tags.
-TAGS := engine,crash,e2e,vm,failpoints
+TAGS := engine,crash,e2e,vm,failpoints,fixture
 STATICCHECK := $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 LANES := $(GO) run ./integration/lanes
 
