@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path"
@@ -20,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quittance/quittance/integration/canary"
 	"github.com/quittance/quittance/integration/ociarchive"
 	"github.com/quittance/quittance/integration/privateengine"
 	"github.com/quittance/quittance/protocol"
@@ -118,6 +120,11 @@ type Lab struct {
 	agent  *exec.Cmd
 	exited chan struct{} // closed once agent was reaped
 	log    *bytes.Buffer
+	stderr *os.File // of agents started from now on; nil: log
+
+	// Secrets must not be found in the agent's log and files at the end (I37).
+	// The lab adds the host key; a path is relative to the state directory.
+	Secrets canary.Set
 }
 
 // patience bounds every wait for a real condition.
@@ -285,6 +292,9 @@ func (l *Lab) Launch(environment ...string) {
 	l.agent = exec.Command(l.kit.binary, l.arguments("run")...)
 	l.agent.Env = append(os.Environ(), environment...)
 	l.agent.Stderr = l.log
+	if l.stderr != nil {
+		l.agent.Stderr = l.stderr
+	}
 	if err := l.agent.Start(); err != nil {
 		l.t.Fatal(err)
 	}
@@ -370,6 +380,10 @@ func (l *Lab) signal(sig syscall.Signal) {
 // none runs.
 func (l *Lab) Log() string { return l.log.String() }
 
+// LogTo gives later agents a standard error of the test's own; Log has nothing
+// of theirs.
+func (l *Lab) LogTo(stderr *os.File) { l.stderr = stderr }
+
 // Operator is a client without an owner.
 func (l *Lab) Operator() *hostclient.Client { return hostclient.New(l.Socket(), hostclient.Options{}) }
 
@@ -454,6 +468,23 @@ func (l *Lab) Leftovers() []string {
 	return out
 }
 
+// searchSecrets fails the test for every secret where it does not belong. No
+// agent runs any more. Where a test has taken the state directory away or put
+// another key in its place, what is there counts.
+func (l *Lab) searchSecrets() {
+	if err := l.Secrets.AddFile("host key", l.StateDir(), "host.key"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		l.t.Error(err)
+	}
+	found := l.Secrets.In("the agent's log", l.log.Bytes())
+	inFiles, err := l.Secrets.Under(l.StateDir())
+	if err != nil {
+		l.t.Error(err)
+	}
+	for _, f := range append(found, inFiles...) {
+		l.t.Errorf("secret found: %s", f)
+	}
+}
+
 // clean stops everything and fails the test for what is left of it.
 func (l *Lab) clean() {
 	if l.agent != nil {
@@ -463,6 +494,7 @@ func (l *Lab) clean() {
 			l.Stop()
 		}
 	}
+	l.searchSecrets()
 	if l.t.Failed() {
 		l.t.Logf("agent's log:\n%s", l.log)
 	}

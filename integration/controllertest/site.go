@@ -67,6 +67,10 @@ stop_grace = "1s"
 init = true
 `
 
+// observing makes of the profile the one "observe", in which a killed child
+// leaves the worker alone.
+var observing = strings.NewReplacer(`name  = "test"`, `name  = "observe"`, "[resources]\n", "[resources]\noom    = \"observe\"\n")
+
 // OfferingKind is the kind that the test worker serves.
 const OfferingKind = "test.v1"
 
@@ -148,10 +152,11 @@ func (k *Kit) NewSite(t testing.TB, o Options) *Site {
 		t.Fatal(err)
 	}
 	for path, text := range map[string]string{
-		filepath.Join(filepath.Dir(lab.StateDir()), "profiles", "test.toml"): profile,
-		s.path("offerings/test.toml"):                                        offeringText,
-		s.path("offerings/upload.toml"):                                      uploadOfferingText,
-		s.path("offerings/pure.toml"):                                        pureOfferingText,
+		filepath.Join(filepath.Dir(lab.StateDir()), "profiles", "test.toml"):    profile,
+		filepath.Join(filepath.Dir(lab.StateDir()), "profiles", "observe.toml"): observing.Replace(profile),
+		s.path("offerings/test.toml"):                                           offeringText,
+		s.path("offerings/upload.toml"):                                         uploadOfferingText,
+		s.path("offerings/pure.toml"):                                           pureOfferingText,
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)

@@ -83,6 +83,9 @@ func (s *Site) Create(job api.CreateJob) string {
 	s.T.Helper()
 	// A kind is known once a provider announced it.
 	var id string
+	if job.Input != nil && job.Input.Text != nil {
+		s.secretInput(*job.Input.Text)
+	}
 	s.Eventually("the job is created", func() (bool, error) {
 		status, data := s.call(http.MethodPost, "/v1/jobs", api.ContentJSON, string(protocol.NewID()), api.Encode(job))
 		if status == http.StatusUnprocessableEntity && bytes.Contains(data, []byte(api.CodeUnknownKind)) {
@@ -97,6 +100,7 @@ func (s *Site) Create(job api.CreateJob) string {
 // Upload uploads bytes and returns the upload's id.
 func (s *Site) Upload(contentType string, data []byte) string {
 	s.T.Helper()
+	s.secretInput(string(data))
 	status, answer := s.call(http.MethodPost, "/v1/uploads", contentType, "", data)
 	return decode[api.Upload](s, status, answer).Upload
 }

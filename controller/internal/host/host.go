@@ -272,7 +272,7 @@ func (h *Host) Profiles(ctx context.Context) (map[string]protocol.ProfileInfo, e
 // over it, and the agent counts it as handed out.
 func (h *Host) Channel(ctx context.Context, n protocol.Number, purpose string) (net.Conn, error) {
 	generation, _ := h.identity()
-	pause := h.pauses("channel", n)
+	pause := h.pauses("channel", n, purpose)
 	for {
 		conn, err := h.client.Channel(ctx, generation, n, purpose)
 		if err == nil || answered(err) {
@@ -293,7 +293,7 @@ const waitStep = 30 * time.Second
 // as it is: nobody can wait for the kernel.
 func (h *Host) Wait(ctx context.Context, n protocol.Number, until protocol.State) (protocol.Allocation, error) {
 	generation, _ := h.identity()
-	pause := h.pauses("read", n)
+	pause := h.pauses("read", n, "")
 	for {
 		a, err := h.client.Get(ctx, generation, n, until, waitStep)
 		switch {
@@ -302,7 +302,7 @@ func (h *Host) Wait(ctx context.Context, n protocol.Number, until protocol.State
 		case err != nil && settled(err):
 			return protocol.Allocation{}, fmt.Errorf("host: allocation %d: %w", n, err)
 		case err == nil:
-			pause = h.pauses("read", n)
+			pause = h.pauses("read", n, "")
 		}
 		if waitErr := pause(ctx, err); waitErr != nil {
 			return protocol.Allocation{}, errors.Join(waitErr, err)
@@ -338,12 +338,16 @@ func settled(err error) bool {
 // pauses returns a function that waits a little longer each time, or until ctx
 // ends; then it returns the context's cause. Why the operation on number n is
 // sent again is a notice, once per reason.
-func (h *Host) pauses(operation string, n protocol.Number) func(ctx context.Context, why error) error {
+func (h *Host) pauses(operation string, n protocol.Number, purpose string) func(ctx context.Context, why error) error {
 	next, said := h.opts.Backoff, ""
 	return func(ctx context.Context, why error) error {
 		if why != nil && why.Error() != said {
 			said = why.Error()
-			h.opts.Log.Warn("host request sent again", "operation", operation, "number", int64(n), "error", why)
+			log := h.opts.Log
+			if purpose != "" {
+				log = log.With("attempt", purpose)
+			}
+			log.Warn("host request sent again", "operation", operation, "number", int64(n), "error", why)
 		}
 		select {
 		case <-ctx.Done():

@@ -111,7 +111,7 @@ func (h *Host) Consume(ctx context.Context, a protocol.Allocation) (protocol.All
 	if !ok {
 		return protocol.Allocation{}, fmt.Errorf("host: allocation %d has no retired receipt to consume", a.Number)
 	}
-	pause := h.pauses("consume", a.Number)
+	pause := h.pauses("consume", a.Number, a.Purpose)
 	for {
 		answer, err := h.client.Consume(ctx, generation, a.Number, protocol.ConsumeRequest{Purpose: a.Purpose, LeafHash: leaf.LeafHash})
 		if err == nil {
@@ -140,7 +140,7 @@ func entryOf(a protocol.Allocation, kind protocol.Kind) (protocol.ReceiptEntry, 
 func (h *Host) Release(ctx context.Context, frontier protocol.Number, except []protocol.Number) (protocol.ReleaseAnswer, error) {
 	generation, _ := h.identity()
 	slices.Sort(except)
-	pause := h.pauses("release", frontier)
+	pause := h.pauses("release", frontier, "")
 	for {
 		answer, err := h.client.Release(ctx, generation, protocol.ReleaseRequest{Frontier: frontier, Except: except})
 		if err == nil {

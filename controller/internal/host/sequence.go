@@ -100,7 +100,7 @@ func (h *Host) allocate(ctx context.Context, req protocol.AllocateRequest, inten
 // repeatLocked sends the unsettled request again until it is answered.
 func (h *Host) repeatLocked(ctx context.Context, intent Intent, cause error) (protocol.Allocation, *unsettledRefusal, error) {
 	p := *h.unsettled
-	pause, lost := h.pauses("allocate", p.number), cause
+	pause, lost := h.pauses("allocate", p.number, p.request.Purpose), cause
 	for {
 		if err := pause(ctx, lost); err != nil {
 			return protocol.Allocation{}, nil, &UnknownError{"allocate", p.number, errors.Join(cause, err)}
@@ -147,7 +147,7 @@ var (
 // agent refuses holds back neither other retirements nor the release of history
 // that it may be waiting for.
 func (h *Host) Retire(ctx context.Context, generation protocol.ID, n protocol.Number, purpose, note string) error {
-	pause, last := h.pauses("retire", n), error(nil)
+	pause, last := h.pauses("retire", n, purpose), error(nil)
 	for {
 		again, err := h.retireOnce(ctx, generation, n, purpose, note, last)
 		if !again {
@@ -234,7 +234,7 @@ func (h *Host) lockSettled(ctx context.Context) error {
 			return err
 		}
 		if pause == nil {
-			pause = h.pauses("retire", p.number)
+			pause = h.pauses("retire", p.number, p.request.Purpose)
 		}
 		if waitErr := pause(ctx, err); waitErr != nil {
 			return &UnknownError{"retire", p.number, errors.Join(err, waitErr)}

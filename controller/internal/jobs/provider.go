@@ -169,6 +169,7 @@ func start(c *call) error {
 	if err := c.decode(&message); err != nil {
 		return err
 	}
+	c.job, c.key = message.Job, message.Key
 	answer, err := c.s.store.Start(c.r.Context(), c.provider, &message, c.body)
 	if err != nil {
 		return err

@@ -47,6 +47,9 @@ type call struct {
 
 	provider string            // of a signed request
 	who      records.Principal // of a request with a token
+
+	// What the request is about, beyond its path; "" where that is not known.
+	job, key string
 }
 
 // handler answers a call whose caller, headers and body were accepted.
@@ -434,19 +437,45 @@ func (c *call) note(status int, code api.Code) {
 	if c.r.Method == http.MethodGet || c.route.Name == api.RouteProgress.Name {
 		level = hclog.Debug
 	}
+	if level >= c.s.log.GetLevel() {
+		c.identify()
+	}
 	event, fields := "request_done", []any{"request", c.id, "operation", c.route.Name, "status", status}
 	if code != "" {
 		event, fields = "request_refused", append(fields, "code", code)
 	}
 	for _, part := range []struct{ name, value string }{
 		{"provider", c.provider}, {"workspace", c.who.Workspace}, {"principal", c.who.Name},
-		{"job", c.r.PathValue("job")}, {"attempt", c.r.PathValue("attempt")}, {"upload", c.r.PathValue("upload")},
+		{"job", c.job}, {"key", c.key}, {"attempt", c.r.PathValue("attempt")}, {"upload", c.r.PathValue("upload")},
 	} {
 		if part.value != "" {
 			fields = append(fields, part.name, part.value)
 		}
 	}
 	c.s.log.Log(level, event, fields...)
+}
+
+// identifyTime bounds the look at which job an attempt is of.
+const identifyTime = time.Second
+
+// identify finds the job that the request is about, so that one id is in every
+// line from the job's creation on. Strangers cause no look at the database.
+func (c *call) identify() {
+	if c.job == "" {
+		c.job = c.r.PathValue("job")
+	}
+	reference := c.r.PathValue("attempt")
+	if c.job != "" || reference == "" || c.provider == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.r.Context()), identifyTime)
+	defer cancel()
+	job, key, err := c.s.store.JobOf(ctx, c.provider, reference)
+	if err != nil {
+		c.s.log.Debug("attempt_not_identified", "request", c.id, "attempt", reference, "error", err)
+		return
+	}
+	c.job, c.key = job, key
 }
 
 func (c *call) write(problem *api.Problem) {

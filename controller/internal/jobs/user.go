@@ -48,6 +48,7 @@ func createJob(c *call) error {
 	if err != nil {
 		return err
 	}
+	c.job = answer.Job.Job
 	status := http.StatusCreated
 	if answer.IdempotentReplay {
 		status = http.StatusOK

@@ -87,7 +87,7 @@ func (r *Recovery) Settle(ctx context.Context, j Journal, c Case) error {
 	if c.Hold && c.Stop == nil && attempt.WasEntered(record) {
 		return ErrHold
 	}
-	reading, err := r.read(ctx, record.Admission.Reference)
+	reading, err := r.read(ctx, j.Key(), record.Admission.Reference)
 	if err != nil {
 		return fmt.Errorf("recovery: %w", err)
 	}
@@ -99,12 +99,12 @@ func (r *Recovery) Settle(ctx context.Context, j Journal, c Case) error {
 	return j.Apply(context.WithoutCancel(ctx), event)
 }
 
-func (r *Recovery) read(ctx context.Context, reference string) (reading observer.Reading, err error) {
+func (r *Recovery) read(ctx context.Context, key, reference string) (reading observer.Reading, err error) {
 	err = r.Reads.Do(ctx, func(ctx context.Context) (err error) {
 		reading, err = r.API.Attempt(ctx, reference)
 		return err
 	}, provider.Repeatable, func(n retry.Notice) {
-		r.Log.Warn("attempt not readable", "reference", reference, "tries", n.Tries, "wait", n.Wait, "error", n.Err)
+		r.Log.Warn("attempt not readable", "attempt", key, "reference", reference, "tries", n.Tries, "wait", n.Wait, "error", n.Err)
 	})
 	return reading, err
 }

@@ -12,12 +12,17 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"time"
 )
 
 func main() {
+	if len(os.Args) == 3 && os.Args[1] == "eat" { // a child of "childeat" or "childhang"
+		eat(os.Args[2])
+		return
+	}
 	http.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
 		status := "READY"
 		if exists("/gate/loading") {
@@ -59,6 +64,13 @@ func predict(w http.ResponseWriter, r *http.Request) {
 		}
 	case "eat": // MEBIBYTES: touches that much memory
 		eat(argument)
+	case "childeat": // MEBIBYTES: a child eats; whatever becomes of it, the answer is fine
+		child(argument)
+	case "childhang": // MEBIBYTES: likewise, and no answer ever comes
+		child(argument)
+		select {}
+	case "hang": // no answer ever comes, while /health says that all is well
+		select {}
 	case "exit": // CODE
 		code, err := strconv.Atoi(argument)
 		fail(err)
@@ -68,6 +80,12 @@ func predict(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	answer(w, fmt.Sprintf(`{"length":%d,"sha256":"%s"}`, len(body), hex.EncodeToString(sum[:])))
+}
+
+// child runs this program as a child that eats, and waits for its end.
+func child(mebibytes string) {
+	// How it ended is what the test is about; it is not for us to know.
+	_ = exec.Command("/proc/self/exe", "eat", mebibytes).Run()
 }
 
 // begun leaves a line that survives whatever becomes of the process.

@@ -24,3 +24,13 @@ func (s *Store) OpenJobs(ctx context.Context) (map[string]int64, error) {
 	})
 	return counts, err
 }
+
+// JobOf is the job and the key of a provider's own attempt, "" where there is
+// none.
+func (s *Store) JobOf(ctx context.Context, provider, attempt string) (job, key string, err error) {
+	err = s.read(ctx, func(t *transaction) error {
+		_, err := t.row([]any{&job, &key}, `SELECT job, attempt_key FROM attempts WHERE attempt = ? AND provider = ?`, attempt, provider)
+		return err
+	})
+	return job, key, err
+}
