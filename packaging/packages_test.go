@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"cmp"
 	"compress/gzip"
+	"debug/elf"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -15,9 +16,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/quittance/quittance/protocol"
@@ -29,22 +32,52 @@ const (
 )
 
 // buildInto runs build.sh with a fixed version and time.
-func buildInto(t *testing.T, dir string) {
-	t.Helper()
-	command := exec.CommandContext(t.Context(), "./build.sh", dir)
+func buildInto(dir string) error {
+	command := exec.Command("./build.sh", dir)
 	command.Env = append(os.Environ(), "QUITTANCE_VERSION="+testVersion, "SOURCE_DATE_EPOCH="+testEpoch)
 	if out, err := command.CombinedOutput(); err != nil {
-		t.Fatalf("build.sh: %v\n%s", err, out)
+		return fmt.Errorf("build.sh: %w\n%s", err, out)
 	}
+	return nil
 }
 
-// The packages hold exactly the files of the golden lists with their modes,
-// .deb and .rpm alike, and the same commit gives the same bytes. With
+// built is a directory with all packages, made once for all tests.
+var built = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "quittance-packages-")
+	if err != nil {
+		return "", err
+	}
+	packages = dir
+	return dir, buildInto(dir)
+})
+
+// packages is what built made, for TestMain to remove.
+var packages string
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if packages != "" {
+		if err := os.RemoveAll(packages); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// The packages hold exactly the files of the golden lists with their owners and
+// modes, .deb and .rpm alike but for what one of the two alone asks for; their
+// programs are static; and the same commit gives the same bytes. With
 // UPDATE_GOLDEN=1 the lists are written anew.
 func TestPackages(t *testing.T) {
-	first, second := t.TempDir(), t.TempDir()
-	buildInto(t, first)
-	buildInto(t, second)
+	first, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := t.TempDir()
+	if err := buildInto(second); err != nil {
+		t.Fatal(err)
+	}
 	entries, err := os.ReadDir(first)
 	if err != nil {
 		t.Fatal(err)
@@ -64,57 +97,122 @@ func TestPackages(t *testing.T) {
 		if protocol.DigestOf(one) != protocol.DigestOf(two) {
 			t.Errorf("%s: two builds differ", entry.Name())
 		}
-		var files []string
+		var found contents
 		name := strings.FieldsFunc(entry.Name(), func(r rune) bool { return r == '_' || r == '~' })[0]
 		if filepath.Ext(entry.Name()) == ".deb" {
-			files, err = debFiles(one)
+			found, err = debFiles(one)
 		} else {
 			name = strings.TrimSuffix(name, "-0.1.0")
-			files, err = rpmFiles(one)
+			found, err = rpmFiles(one)
 		}
 		if err != nil {
 			t.Fatalf("%s: %v", entry.Name(), err)
 		}
-		checkGolden(t, entry.Name(), name, files)
+		checkGolden(t, entry.Name(), name, found.files)
+		checkStatic(t, entry.Name(), found.program)
 	}
 }
+
+// debOnly marks the lines of files that only a .deb has.
+const debOnly = " (deb)"
+
+// onlyInDeb are the files that only Debian's policy asks for.
+var onlyInDeb = regexp.MustCompile(`^0644 0:0 /usr/share/(lintian/overrides/|doc/[a-z-]+/changelog\.gz$)`)
 
 // checkGolden compares the regular files; which parent directories a package
 // also lists is the format's own affair.
 func checkGolden(t *testing.T, pkg, name string, files []string) {
 	t.Helper()
 	slices.Sort(files)
-	got := strings.Join(files, "\n") + "\n"
 	golden := filepath.Join("golden", name+".txt")
-	if os.Getenv("UPDATE_GOLDEN") != "" {
-		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+	deb := filepath.Ext(pkg) == ".deb"
+	if os.Getenv("UPDATE_GOLDEN") != "" && deb {
+		var text strings.Builder
+		for _, file := range files {
+			text.WriteString(file)
+			if onlyInDeb.MatchString(file) {
+				text.WriteString(debOnly)
+			}
+			text.WriteString("\n")
+		}
+		if err := os.WriteFile(golden, []byte(text.String()), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	want, err := os.ReadFile(golden)
+	text, err := os.ReadFile(golden)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got != string(want) {
-		t.Errorf("%s: files differ from %s (UPDATE_GOLDEN=1 rewrites it)\ngot:\n%s", pkg, golden, got)
+	var want []string
+	for _, file := range strings.Split(strings.TrimSpace(string(text)), "\n") {
+		file, marked := strings.CutSuffix(file, debOnly)
+		if deb || !marked {
+			want = append(want, file)
+		}
+	}
+	for _, file := range files {
+		if !slices.Contains(want, file) {
+			t.Errorf("%s holds %s, which %s does not name (UPDATE_GOLDEN=1 rewrites it)", pkg, file, golden)
+		}
+	}
+	for _, file := range want {
+		if !slices.Contains(files, file) {
+			t.Errorf("%s lacks %s, which %s names (UPDATE_GOLDEN=1 rewrites it)", pkg, file, golden)
+		}
 	}
 }
 
-func line(mode int64, owner, path string) string {
-	return fmt.Sprintf("%04o %s /%s", mode&0o7777, owner, strings.TrimPrefix(strings.TrimPrefix(path, "."), "/"))
+// checkStatic refuses a program that needs an interpreter or a library.
+func checkStatic(t *testing.T, pkg string, program []byte) {
+	t.Helper()
+	binary, err := elf.NewFile(bytes.NewReader(program))
+	if err != nil {
+		t.Errorf("%s: its program: %v", pkg, err)
+		return
+	}
+	libraries, err := binary.ImportedLibraries()
+	if err != nil || len(libraries) != 0 {
+		t.Errorf("%s: its program needs %v (%v)", pkg, libraries, err)
+	}
+	for _, part := range binary.Progs {
+		if part.Type == elf.PT_INTERP {
+			t.Errorf("%s: its program is not static", pkg)
+		}
+	}
+}
+
+// contents is what a package holds.
+type contents struct {
+	files   []string // mode, owner and path of each regular file
+	program []byte   // the one file below /usr/bin or /usr/sbin
+}
+
+// add notes a file and keeps it where it is the program.
+func (c *contents) add(mode int64, owner, path string, content io.Reader) error {
+	path = "/" + strings.TrimPrefix(strings.TrimPrefix(path, "."), "/")
+	c.files = append(c.files, fmt.Sprintf("%04o %s %s", mode&0o7777, owner, path))
+	if dir := filepath.Dir(path); dir != "/usr/bin" && dir != "/usr/sbin" {
+		return nil
+	}
+	if c.program != nil {
+		return fmt.Errorf("%s is a second program", path)
+	}
+	var err error
+	c.program, err = io.ReadAll(content)
+	return err
 }
 
 // debFiles reads the data archive of a .deb, an ar archive.
-func debFiles(deb []byte) ([]string, error) {
+func debFiles(deb []byte) (contents, error) {
 	rest, ok := bytes.CutPrefix(deb, []byte("!<arch>\n"))
 	if !ok {
-		return nil, errors.New("not an ar archive")
+		return contents{}, errors.New("not an ar archive")
 	}
 	for len(rest) >= 60 {
 		name := strings.Trim(string(rest[:16]), " /")
 		size, err := strconv.Atoi(strings.TrimSpace(string(rest[48:58])))
 		if err != nil {
-			return nil, err
+			return contents{}, err
 		}
 		content := rest[60 : 60+size]
 		rest = rest[min(len(rest), 60+size+size%2):]
@@ -123,40 +221,42 @@ func debFiles(deb []byte) ([]string, error) {
 		}
 		unpacked, err := gzip.NewReader(bytes.NewReader(content))
 		if err != nil {
-			return nil, err
+			return contents{}, err
 		}
 		return tarFiles(tar.NewReader(unpacked))
 	}
-	return nil, errors.New("no data.tar.gz")
+	return contents{}, errors.New("no data.tar.gz")
 }
 
-func tarFiles(r *tar.Reader) ([]string, error) {
-	var files []string
+func tarFiles(r *tar.Reader) (contents, error) {
+	var found contents
 	for {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
-			return files, nil
+			return found, nil
 		}
 		if err != nil {
-			return nil, err
+			return contents{}, err
 		}
 		if h.Typeflag == tar.TypeDir {
 			if h.Mode&0o7777 != 0o755 {
-				return nil, fmt.Errorf("directory %s has mode %o", h.Name, h.Mode)
+				return contents{}, fmt.Errorf("directory %s has mode %o", h.Name, h.Mode)
 			}
 			continue
 		}
-		files = append(files, line(h.Mode, fmt.Sprintf("%d:%d", h.Uid, h.Gid), h.Name))
+		if err := found.add(h.Mode, fmt.Sprintf("%d:%d", h.Uid, h.Gid), h.Name, r); err != nil {
+			return contents{}, err
+		}
 	}
 }
 
 // rpmFiles reads the payload of an .rpm: a lead of 96 bytes, two headers (the
 // first padded to 8 bytes), and a compressed cpio archive.
-func rpmFiles(rpm []byte) ([]string, error) {
+func rpmFiles(rpm []byte) (contents, error) {
 	at := 96
 	for i := range 2 {
 		if len(rpm) < at+16 || !bytes.Equal(rpm[at:at+3], []byte{0x8e, 0xad, 0xe8}) {
-			return nil, errors.New("no rpm header")
+			return contents{}, errors.New("no rpm header")
 		}
 		entries, store := binary.BigEndian.Uint32(rpm[at+8:]), binary.BigEndian.Uint32(rpm[at+12:])
 		at += 16 + int(entries)*16 + int(store)
@@ -166,19 +266,19 @@ func rpmFiles(rpm []byte) ([]string, error) {
 	}
 	unpacked, err := gzip.NewReader(bytes.NewReader(rpm[at:]))
 	if err != nil {
-		return nil, err
+		return contents{}, err
 	}
 	return cpioFiles(bufio.NewReader(unpacked))
 }
 
 // cpioFiles reads a cpio archive of the "newc" form: headers of 110 characters
 // with 8-digit hexadecimal fields.
-func cpioFiles(r *bufio.Reader) ([]string, error) {
-	var files []string
+func cpioFiles(r *bufio.Reader) (contents, error) {
+	var found contents
 	for {
 		header := make([]byte, 110)
 		if _, err := io.ReadFull(r, header); err != nil {
-			return nil, err
+			return contents{}, err
 		}
 		field := func(i int) int64 {
 			v, err := strconv.ParseInt(string(header[6+8*i:14+8*i]), 16, 64)
@@ -187,22 +287,28 @@ func cpioFiles(r *bufio.Reader) ([]string, error) {
 		mode, uid, gid, size, nameSize := field(1), field(2), field(3), field(6), field(11)
 		name := make([]byte, (110+nameSize+3)/4*4-110)
 		if _, err := io.ReadFull(r, name); err != nil {
-			return nil, err
+			return contents{}, err
 		}
-		if _, err := r.Discard(int((size + 3) / 4 * 4)); err != nil {
-			return nil, err
-		}
+		content := io.LimitReader(r, (size+3)/4*4)
 		path := string(name[:nameSize-1])
 		if path == "TRAILER!!!" {
-			return files, nil
+			return found, nil
 		}
 		const typeMask, regular = 0o170000, 0o100000
 		if mode&typeMask != regular {
 			if mode&0o7777 != 0o755 {
-				return nil, fmt.Errorf("directory %s has mode %o", path, mode&0o7777)
+				return contents{}, fmt.Errorf("directory %s has mode %o", path, mode&0o7777)
+			}
+			if size != 0 {
+				return contents{}, fmt.Errorf("%s is neither a file nor a directory", path)
 			}
 			continue
 		}
-		files = append(files, line(mode, fmt.Sprintf("%d:%d", uid, gid), path))
+		if err := found.add(mode, fmt.Sprintf("%d:%d", uid, gid), path, io.LimitReader(content, size)); err != nil {
+			return contents{}, err
+		}
+		if _, err := io.Copy(io.Discard, content); err != nil {
+			return contents{}, err
+		}
 	}
 }

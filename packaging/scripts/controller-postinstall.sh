@@ -3,6 +3,11 @@
 # it needs lanes.history and offerings, which are the administrator's choice.
 set -eu
 
+# dpkg calls this too when an upgrade was refused: nothing was touched then.
+case "${1:-}" in
+abort-upgrade) exit 0 ;;
+esac
+
 if command -v systemd-sysusers >/dev/null; then
 	systemd-sysusers quittance-controller.conf
 else
@@ -10,7 +15,6 @@ else
 	getent passwd quittance-controller >/dev/null ||
 		useradd --system --user-group --groups quittance --home-dir /var/lib/quittance-controller --shell /usr/sbin/nologin quittance-controller
 fi
-install -d -m 0755 -o root -g root /etc/quittance /etc/quittance/offerings
 
 if [ -d /run/systemd/system ]; then
 	systemd-tmpfiles --create quittance-controller.conf

@@ -3,20 +3,27 @@
 # ledger, the units. Workers of an older version go on meanwhile.
 set -eu
 
+# dpkg calls this too when a removal or an upgrade was refused: the one must
+# leave the agent running, the other has touched nothing.
+case "${1:-}" in
+abort-upgrade) exit 0 ;;
+esac
+
 if command -v systemd-sysusers >/dev/null; then
 	systemd-sysusers quittance-hostagent.conf
 elif ! getent group quittance >/dev/null; then
 	groupadd --system quittance
 fi
-install -d -m 0755 -o root -g root /etc/quittance /etc/quittance/profiles
-install -d -m 0700 -o root -g root /var/lib/quittance
+if [ ! -d /var/lib/quittance ]; then
+	mkdir -m 0700 /var/lib/quittance
+fi
 
 if [ -d /run/systemd/system ]; then
 	# The first installation on a running machine makes the ledger and the host
 	# key. A machine that had a ledger is never given a new one here: hostagent
 	# init refuses by its marker too.
 	if [ ! -e /var/lib/quittance/ledger ] && [ ! -e /var/lib/quittance.created ]; then
-		/usr/sbin/hostagent init
+		hostagent init
 	fi
 	systemd-tmpfiles --create quittance-hostagent.conf
 	systemctl daemon-reload

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Purge removes the ledger and the host key, and keeps the marker
 # /var/lib/quittance.created that a ledger existed: a later installation must not
-# hand numbers out a second time. Remove the marker by hand to forget even that.
+# hand numbers out a second time. QUITTANCE_FORGET=yes in dpkg's environment
+# removes the marker too. rpm has no purge: state is removed by hand there.
 set -eu
 
 if [ -d /run/systemd/system ]; then
@@ -9,4 +10,9 @@ if [ -d /run/systemd/system ]; then
 fi
 if [ "${1:-}" = purge ]; then
 	rm -rf /var/lib/quittance
+	if [ "${QUITTANCE_FORGET:-}" = yes ]; then
+		rm -f /var/lib/quittance.created
+	elif [ -e /var/lib/quittance.created ]; then
+		echo "quittance-hostagent: kept /var/lib/quittance.created, which remembers that this machine had a ledger." >&2
+	fi
 fi

@@ -13,9 +13,13 @@ import (
 	"github.com/quittance/quittance/protocol"
 )
 
+// Format is the version of the files that this program writes, and the newest
+// that it reads.
+const Format = 1
+
 const (
 	formatName    = "quittance-store"
-	formatVersion = 1
+	formatVersion = Format
 
 	maxHeaderBytes  = 1024
 	maxWitnessBytes = 16 << 10

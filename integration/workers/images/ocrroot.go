@@ -76,6 +76,17 @@ func makeRoot(ctx context.Context, path string, release release) (err error) {
 	return os.Rename(made, path)
 }
 
+// Sources names the distribution's release that this machine runs, and its own
+// package sources as apt is configured here, in the form of a sources.list.
+func Sources(ctx context.Context) (codename, list string, err error) {
+	release, err := readRelease("/etc/os-release")
+	if err != nil {
+		return "", "", err
+	}
+	list, err = ownSources(ctx, release)
+	return release.codename, list, err
+}
+
 // ownSources lists the distribution's own package sources as apt is
 // configured here, mirrors included and third parties left out.
 func ownSources(ctx context.Context, release release) (string, error) {
