@@ -188,6 +188,7 @@ func (f *Found) group(devices []Device) {
 			cards = append(cards, d)
 		default:
 			cards[i].Names = append(cards[i].Names, d.Names...)
+			cards[i].Nodes = append(cards[i].Nodes, d.Nodes...) // by other paths, perhaps
 		}
 	}
 	for _, d := range cards {
