@@ -23,13 +23,19 @@ type doctor struct {
 	config  string // the lab's configuration as a file
 }
 
-func newDoctor(t *testing.T, lab *agenttest.Lab) *doctor {
+// agentctl builds the operator's program.
+func agentctl(t *testing.T) string {
 	t.Helper()
-	dir := t.TempDir()
-	d := &doctor{t: t, lab: lab, program: filepath.Join(dir, "agentctl"), config: filepath.Join(dir, "hostagent.toml")}
-	if out, err := exec.Command("go", "build", "-o", d.program, "github.com/quittance/quittance/cmd/agentctl").CombinedOutput(); err != nil {
+	program := filepath.Join(t.TempDir(), "agentctl")
+	if out, err := exec.Command("go", "build", "-o", program, "github.com/quittance/quittance/cmd/agentctl").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+	return program
+}
+
+func newDoctor(t *testing.T, lab *agenttest.Lab) *doctor {
+	t.Helper()
+	d := &doctor{t: t, lab: lab, program: agentctl(t), config: filepath.Join(t.TempDir(), "hostagent.toml")}
 	// What config check prints is a configuration file.
 	if err := os.WriteFile(d.config, []byte(lab.Command("config", "check")), 0o600); err != nil {
 		t.Fatal(err)

@@ -5,7 +5,9 @@ package hostile
 import (
 	"flag"
 	"fmt"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -171,6 +173,7 @@ func outage(t *testing.T, away, back func(lab *agenttest.Lab) error) {
 	lab.Start()
 	c := newController(t, lab)
 	request := c.request("echo")
+	operator := agentctl(t)
 
 	// Running, being created, and being retired while the engine goes away.
 	var ends, stays, goes [3]protocol.Number
@@ -199,6 +202,10 @@ func outage(t *testing.T, away, back func(lab *agenttest.Lab) error) {
 		host, err := lab.Operator().Host(t.Context())
 		return err == nil && !host.Engine.Available && host.Engine.Detail != "", err
 	})
+	out, err := exec.CommandContext(t.Context(), operator, "status", "--socket", lab.Socket()).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "unavailable") {
+		t.Errorf("agentctl status: %v\n%s", err, out)
+	}
 	for _, n := range ends {
 		pid := c.pid(n)
 		if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
