@@ -30,11 +30,12 @@ func (s *supervisor) listenNotify() (*relay, error) {
 	if err != nil {
 		return nil, fmt.Errorf("notification socket: %w", err)
 	}
+	// In this order it takes no capability to change what others own.
 	id := s.config.Identity
-	if err := os.Chown(file, int(id.UID), int(id.GID)); err != nil {
+	if err := os.Chmod(file, 0o600); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	if err := os.Chmod(file, 0o600); err != nil {
+	if err := os.Chown(file, int(id.UID), int(id.GID)); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	r := &relay{conn, make(chan struct{})}
