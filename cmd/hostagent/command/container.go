@@ -34,7 +34,10 @@ func containerCommand() *cobra.Command {
 			"and QUITTANCE_ variables, which are passed on. SIGTERM and others are passed on too, and so is its\n" +
 			"readiness to systemd; its exit status becomes this command's. When this process is killed, the\n" +
 			"container's rest is ended by systemd, or by the next start. The engine and the agent may be\n" +
-			"restarted meanwhile. The host agent's own configuration, and its flags, have no meaning here.",
+			"restarted meanwhile. The host agent's own configuration, and its flags, have no meaning here.\n\n" +
+			"The controller needs no container: \"controller serve\", as any user that may use the agent's socket,\n" +
+			"is the same program. A unit for a machine with the job service alone needs User=quittance-controller,\n" +
+			"StateDirectory=quittance-controller, RuntimeDirectory=quittance-controller and ExecStart=/usr/bin/controller api.",
 		Example: "  hostagent controller-container -- serve --config /etc/quittance/controller.toml\n\n" +
 			"The packaged unit runs it. To change how, \"systemctl edit quittance-controller\":\n\n" +
 			"  [Service]\n" +
