@@ -18,6 +18,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 
@@ -36,7 +37,8 @@ type Secret struct {
 	Name  string // for messages
 	Value []byte
 	// May are the folders and files, relative to the tree searched and with
-	// slashes, that are meant to hold it.
+	// slashes, that are meant to hold it. One that begins with "*/" is a pattern of
+	// path.Match for the name of any file or folder on the way.
 	May []string
 }
 
@@ -136,27 +138,27 @@ func (s *Set) Under(root string) (found []string, err error) {
 	if len(s.all) == 0 {
 		return nil, nil
 	}
-	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+	err = filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		rel, err := filepath.Rel(root, path)
+		rel, err := filepath.Rel(root, file)
 		if err != nil {
 			return err
 		}
 		rel = filepath.ToSlash(rel)
 		text := []byte(rel + "\n")
 		if d.Type().IsRegular() {
-			if text, err = content(text, path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if text, err = content(text, file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 		}
 		for _, secret := range s.all {
 			if !secret.may(rel) && secret.in(text) {
-				found = append(found, secret.Name+" in "+path)
+				found = append(found, secret.Name+" in "+file)
 			}
 		}
 		return nil
@@ -168,8 +170,8 @@ func (s *Set) Under(root string) (found []string, err error) {
 var block [4096]byte
 
 // content appends a file's blocks that are not empty.
-func content(text []byte, path string) (_ []byte, err error) {
-	f, err := os.Open(path)
+func content(text []byte, file string) (_ []byte, err error) {
+	f, err := os.Open(file)
 	if err != nil {
 		return text, err
 	}
@@ -192,6 +194,13 @@ func content(text []byte, path string) (_ []byte, err error) {
 
 func (s Secret) may(rel string) bool {
 	for _, place := range s.May {
+		if pattern, anywhere := strings.CutPrefix(place, "*/"); anywhere {
+			for name := range strings.SplitSeq(rel, "/") {
+				if fits, err := path.Match(pattern, name); err == nil && fits {
+					return true
+				}
+			}
+		}
 		if rel == place || strings.HasPrefix(rel, place+"/") {
 			return true
 		}

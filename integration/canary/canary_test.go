@@ -61,12 +61,13 @@ func TestUnder(t *testing.T) {
 	write("host.key", "PRIVATE+KEY+origin+0badcafe+"+base64.StdEncoding.EncodeToString([]byte("\x01"+key))+"\n")
 	write("jobs/blobs/aa", secret)
 	write("jobs2/aa", secret)
+	write("deep/attempts.1/aa", secret)
 	write("records/one", "it says "+key+" here")
 	write("names/"+key+".tmp", "")
 	write("clean", "nothing")
 	write("sparse", strings.Repeat("\x00", 3*4096)+"between"+strings.Repeat("\x00", 4089)+hex.EncodeToString([]byte(key)))
 	var s Set
-	s.Add("input", []byte(secret), "jobs")
+	s.Add("input", []byte(secret), "jobs", "*/attempts*")
 	if err := s.AddFile("key", root, "host.key"); err != nil {
 		t.Fatal(err)
 	}

@@ -6,17 +6,19 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
+	"path/filepath"
 )
 
 // maxInputs bounds the inputs that are searched for; a run of a thousand jobs
 // shows nothing more than its first ones do.
 const maxInputs = 16
 
-// Where a site's secrets may lie, below its directory.
+// Where a site's secrets may lie below its directory, whichever state directory
+// of the test's it is.
 const (
-	jobsDir     = "user/state/jobs"     // the job service's database and blobs
-	attemptsDir = "user/state/attempts" // outcomes are retained there byte for byte
-	inputsDir   = "user/state/inputs"   // uploads while they are used
+	jobsDir     = "*/jobs"      // the job service's database and blobs
+	attemptsDir = "*/attempts*" // outcomes are retained there byte for byte; also copies that a test makes
+	inputsDir   = "*/inputs"    // uploads while they are used
 )
 
 // Secret registers what must not be found at the end of the test in any log of
@@ -53,7 +55,7 @@ func (s *Site) LogTo(stderr *os.File) { s.stderr = stderr }
 // the same secrets.
 func (s *Site) searchSecrets() {
 	for _, file := range []string{"user/state/provider.key", "user/state/jobs/first-token"} {
-		if err := s.Lab.Secrets.AddFile(file, s.dir, file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := s.Lab.Secrets.AddFile(file, s.dir, file, "*/"+filepath.Base(file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			s.T.Error(err)
 		}
 	}
