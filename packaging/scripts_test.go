@@ -88,6 +88,7 @@ func (m *throwAway) withSystemd() {
 	if err := os.MkdirAll(m.path("/run/systemd/system"), 0o755); err != nil {
 		m.t.Fatal(err)
 	}
+	m.write(m.path("/proc/sys/kernel/random/boot_id"), "00112233-4455-6677-8899-aabbccddeeff\n", 0o444)
 	m.write(m.path("/usr/bin/systemctl"), "#!/bin/sh\necho \"$*\" >>"+stubLog+"\n", 0o755)
 	m.write(m.path("/usr/bin/systemd-tmpfiles"), "#!/bin/sh\n", 0o755)
 	m.asked()

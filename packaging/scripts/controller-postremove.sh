@@ -4,6 +4,11 @@
 # them too.
 set -eu
 
+case "${1:-}" in
+remove | purge | 0) ;;
+*) exit 0 ;;
+esac
+
 if [ -d /run/systemd/system ]; then
 	systemctl daemon-reload
 fi

@@ -5,6 +5,13 @@
 # removes the marker too. rpm has no purge: state is removed by hand there.
 set -eu
 
+# dpkg: "remove", "purge", and others while it exchanges or restores a version;
+# rpm: 0 for the last removal.
+case "${1:-}" in
+remove | purge | 0) ;;
+*) exit 0 ;;
+esac
+
 if [ -d /run/systemd/system ]; then
 	systemctl daemon-reload
 fi
