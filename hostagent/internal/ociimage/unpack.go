@@ -96,7 +96,7 @@ func entry(root *os.Root, h *tar.Header, content io.Reader) error {
 		if err := root.Mkdir(name, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
-		return root.Chmod(name, mode)
+		return chmodDir(root, name, mode)
 	}
 	if err := root.RemoveAll(name); err != nil {
 		return err
@@ -111,6 +111,16 @@ func entry(root *os.Root, h *tar.Header, content io.Reader) error {
 	default:
 		return fmt.Errorf("is neither a file nor a directory nor a link (type %q)", h.Typeflag)
 	}
+}
+
+// chmodDir sets a directory's mode by its descriptor: by name it takes a system
+// call that is younger than the filters of many units.
+func chmodDir(root *os.Root, name string, mode fs.FileMode) error {
+	dir, err := root.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Chmod(mode), dir.Close())
 }
 
 func regular(root *os.Root, name string, mode fs.FileMode, content io.Reader) (err error) {

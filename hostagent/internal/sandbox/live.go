@@ -108,7 +108,7 @@ func (s *supervisor) unpack(image *ociimage.Image) error {
 	if err := image.Unpack(root); err != nil {
 		return fmt.Errorf("archive %s: %w", s.config.Archive, err)
 	}
-	if err := s.writeAccounts(etc); err != nil {
+	if err := s.writeAccounts(); err != nil {
 		return err
 	}
 	if err := s.mountPoints(root, etc); err != nil {

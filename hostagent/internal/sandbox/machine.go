@@ -123,13 +123,10 @@ func removeIfThere(path string) error {
 }
 
 // writeAccounts names the program's user.
-func (s *supervisor) writeAccounts(etc *os.Root) error {
+func (s *supervisor) writeAccounts() error {
 	passwd, group := s.config.Identity.accounts()
 	for name, text := range map[string]string{"passwd": passwd, "group": group} {
-		if err := etc.WriteFile(name, []byte(text), 0o644); err != nil {
-			return err
-		}
-		if err := etc.Chmod(name, 0o644); err != nil {
+		if err := writeReadable(filepath.Join(s.path(etcDir), name), []byte(text)); err != nil {
 			return err
 		}
 	}
