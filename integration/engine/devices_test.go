@@ -308,6 +308,48 @@ func TestStaleSpec(t *testing.T) {
 	c.retire(1)
 }
 
+// A hook that fails, or that hangs until the engine's deadline, costs its
+// allocation and gives the card back: what it left in the cgroup is killed (I11,
+// I16, FR-17).
+func TestHookFails(t *testing.T) {
+	lab := kit.NewLab(t, "--stuck-after", "5m")
+	cards := newCards(t, lab, 1)
+	deviceProfiles(lab)
+	lab.Start()
+	c := newCaller(t, lab)
+	c.witness()
+	one := c.request("one")
+	n := protocol.Number(0)
+	for _, hook := range []string{"path: /usr/bin/false", "path: /usr/bin/sleep, args: [sleep, \"1000\"]"} {
+		cards.write(1, "  hooks:\n  - {hookName: createContainer, "+hook+"}\n")
+		n++
+		if _, err := c.gen.Allocate(t.Context(), n, one); err != nil {
+			t.Fatalf("%s: %v", hook, err)
+		}
+		c.await(n, protocol.StateRetired)
+		lab.Eventually("retired", func() (bool, error) {
+			a, err := c.gen.Get(t.Context(), n, "", 0)
+			return err == nil && a.State == protocol.StateRetired, err
+		})
+		for _, l := range c.leaves() {
+			if l.Receipt.Kind == protocol.KindRetired && *l.Receipt.Number == n {
+				b := body[protocol.RetiredBody](t, l.Bytes)
+				if b.Reason != protocol.ReasonSetupFailed || b.Dispatched || b.Removal.Devices != protocol.RemovedByUs {
+					t.Errorf("%s: retired %+v", hook, b)
+				}
+			}
+		}
+	}
+	cards.write(1, "")
+	n++
+	c.allocate(n, "one")
+	c.await(n, protocol.StateStarted)
+	c.retire(n)
+	if left := lab.Leftovers(); len(left) != 0 {
+		t.Errorf("left on the machine: %v", left)
+	}
+}
+
 // The spec changes between acceptance and creation: what was accepted is
 // injected or nothing is, and the retirement says why.
 func TestSpecChangesBeforeCreation(t *testing.T) {

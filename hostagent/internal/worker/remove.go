@@ -63,7 +63,16 @@ func (w *worker) removeAll(ctx context.Context, e core.RemoveEffect) (protocol.R
 		return r, err
 	}
 	failpoint.Hit(failpoint.ContainerRemoved)
-	if err := w.repeat(ctx, "end log sink", func(ctx context.Context) error { return w.endSink(ctx, e.Nonce, &r.LogSink) }); err != nil {
+	if err := w.repeat(ctx, "end log sink", func(ctx context.Context) error {
+		err := w.endSink(ctx, e.Nonce, &r.LogSink)
+		if err != nil && ctx.Err() == nil {
+			// The container is gone and somebody inside its cgroup holds the
+			// output open: a device's hook that hung, for example, whose runtime
+			// was given up.
+			err = errors.Join(err, w.killRest(e))
+		}
+		return err
+	}); err != nil {
 		return r, err
 	}
 	failpoint.Hit(failpoint.SinkEnded)
@@ -131,6 +140,15 @@ func (w *worker) settle(ctx context.Context, e core.RemoveEffect) (engine.Identi
 		}
 	})
 	return known, err
+}
+
+// killRest kills whatever is left in the allocation's own cgroup.
+func (w *worker) killRest(e core.RemoveEffect) error {
+	group, err := w.m.cfg.Groups.Find(e.Nonce, w.refOf(e))
+	if err != nil {
+		return err
+	}
+	return group.Kill()
 }
 
 // endSink waits for the log sink's process, whose input ended with the task.
