@@ -36,7 +36,7 @@ var (
 // Bounds under software emulation on a shared machine.
 const (
 	bootLimit = 20 * time.Minute
-	rowLimit  = 15 * time.Minute
+	rowLimit  = 40 * time.Minute
 )
 
 // row is one check: what the guest is asked.
