@@ -69,7 +69,7 @@ init = true
 
 // observing makes of the profile the one "observe", in which a killed child
 // leaves the worker alone.
-var observing = strings.NewReplacer(`name  = "test"`, `name  = "observe"`, "[resources]\n", "[resources]\noom    = \"observe\"\n")
+var observing = strings.NewReplacer(`name  = "test"`, `name  = "observe"`, "[lifecycle]\n", "[lifecycle]\noom = \"observe\"\n")
 
 // OfferingKind is the kind that the test worker serves.
 const OfferingKind = "test.v1"

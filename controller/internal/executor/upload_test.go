@@ -159,3 +159,56 @@ func TestUploadSelection(t *testing.T) {
 		})
 	}
 }
+
+// I4: whoever puts another file or a link where the verified upload lies changes
+// nothing of what the worker gets, and what they put there is left alone and
+// named.
+func TestUploadIsReadThroughWhatWasVerified(t *testing.T) {
+	s := newStore(t)
+	s.uploads = []api.Uploads{members(s.holds("1", []byte("first")))}
+	r := newInput(t, &s.source, offering.FromUpload)
+	r.API = s
+	if err := r.fetchInput(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(r.InputsDir, "att.x", "up-"+strings.Repeat("1", 32))
+	stranger := filepath.Join(t.TempDir(), "stranger")
+	if err := os.WriteFile(stranger, []byte("other"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(stranger, path); err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(io.NewSectionReader(r.input.Bytes, 0, r.input.Length))
+	if err != nil || string(got) != "first" {
+		t.Fatalf("%q, %v", got, err)
+	}
+	if err := r.discardAll(); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("the link was not named: %v", err)
+	}
+	if data, err := os.ReadFile(path); err != nil || string(data) != "other" {
+		t.Errorf("the link was touched: %q, %v", data, err)
+	}
+}
+
+// A link where the attempt's own directory should be is not followed.
+func TestUploadDirectoryIsNoLink(t *testing.T) {
+	s := newStore(t)
+	s.uploads = []api.Uploads{members(s.holds("1", []byte("first")))}
+	r := newInput(t, &s.source, offering.FromUpload)
+	r.API, r.Reads = s, retry.Policy{Window: time.Minute, Initial: time.Millisecond, Max: time.Millisecond}
+	elsewhere := t.TempDir()
+	if err := os.Symlink(elsewhere, filepath.Join(r.InputsDir, "att.x")); err != nil {
+		t.Fatal(err)
+	}
+	err := r.fetchInput(t.Context())
+	if err == nil || code(r, t.Context(), err) != api.FailInterrupted {
+		t.Fatalf("%v", err)
+	}
+	if left, err := os.ReadDir(elsewhere); err != nil || len(left) != 0 {
+		t.Fatalf("%v was written, %v", left, err)
+	}
+}

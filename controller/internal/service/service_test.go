@@ -92,6 +92,7 @@ type world struct {
 	mine      []protocol.Allocation
 	calls     []string
 	lease     time.Duration
+	releasing func(ctx context.Context) error
 	stands    int64        // the announcement that the service keeps, where it is newer
 	gone      bool         // the genesis says that the other generation was abandoned
 	goneErr   error        // it cannot be read
@@ -157,7 +158,12 @@ func (w *world) Consume(_ context.Context, a protocol.Allocation) (protocol.Allo
 	return w.mine[a.Number-1], nil
 }
 
-func (w *world) Release(_ context.Context, f protocol.Number, except []protocol.Number) (protocol.ReleaseAnswer, error) {
+func (w *world) Release(ctx context.Context, f protocol.Number, except []protocol.Number) (protocol.ReleaseAnswer, error) {
+	if w.releasing != nil {
+		if err := w.releasing(ctx); err != nil {
+			return protocol.ReleaseAnswer{}, err
+		}
+	}
 	w.calls = append(w.calls, fmt.Sprint("release ", f, except))
 	w.host.Frontiers.Released = f
 	return protocol.ReleaseAnswer{Frontier: f}, nil

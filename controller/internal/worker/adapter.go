@@ -144,8 +144,8 @@ func (a *adapter) Prepare(ctx context.Context, in Input, report Report) (Handle,
 	if err != nil {
 		return Handle{}, err
 	}
-	timed, cancel := context.WithTimeoutCause(ctx, a.offer.PrepareTimeout, errPrepare)
-	defer cancel()
+	timed, report, end := allowed(ctx, a.offer.PrepareTimeout, errPrepare, report)
+	defer end()
 	s, r, err := a.open(timed, r, report)
 	if err == nil {
 		err = context.Cause(timed) // an answer after the deadline is none

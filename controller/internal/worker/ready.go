@@ -21,11 +21,11 @@ const MaxReadyBody = 64 << 10
 var errNotReady = errors.New("the ready rule's timeout passed")
 
 // Ready applies a profile's ready rule until it holds. The rule's timeout
-// counts from the call. Where the worker ends first, or the rule does not hold
+// counts from the call, without what the reports take. Where the worker ends first, or the rule does not hold
 // in time, the error is a *[Failure] of class unavailable.
 func Ready(ctx context.Context, dial Dialer, rule protocol.ReadyRule, report Report) error {
-	timed, cancel := context.WithTimeoutCause(ctx, time.Duration(rule.TimeoutMillis)*time.Millisecond, errNotReady)
-	defer cancel()
+	timed, report, end := allowed(ctx, time.Duration(rule.TimeoutMillis)*time.Millisecond, errNotReady, report)
+	defer end()
 	poll := newPoller(dial, rule)
 	defer poll.close()
 

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/quittance/quittance/controller/internal/offering"
@@ -442,6 +443,34 @@ func TestReadyNever(t *testing.T) {
 			if classOf(err) != Unavailable {
 				t.Fatalf("%v", err)
 			}
+		})
+	}
+}
+
+// An outage of the job service while the attempt reports is not the worker's
+// time: one that is ready by then is taken, one that is not has what was left.
+func TestReadyTimeStandsStillWhileReporting(t *testing.T) {
+	for name, becomes := range map[string]bool{"ready by then": true, "not ready": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ready := false
+				dial := dialerFunc(func(context.Context) (net.Conn, error) {
+					if !ready {
+						return nil, ErrNotConnectable
+					}
+					ours, theirs := net.Pipe()
+					return ours, theirs.Close()
+				})
+				began := time.Now()
+				err := Ready(t.Context(), dial, protocol.ReadyRule{Connect: true, TimeoutMillis: 30_000, IntervalMillis: 1000}, func(context.Context, string) error {
+					time.Sleep(2 * time.Minute) // of the bubble's clock
+					ready = becomes
+					return nil
+				})
+				if took := time.Since(began); becomes && err != nil || !becomes && (classOf(err) != Unavailable || took < 150*time.Second || took > 151*time.Second) {
+					t.Fatalf("%v after %s", err, took)
+				}
+			})
 		})
 	}
 }
