@@ -5,10 +5,10 @@ import (
 	"math"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/quittance/quittance/profiles/tomlfile"
 	"github.com/quittance/quittance/protocol"
 )
 
@@ -161,51 +161,22 @@ func (t *table) subs(name string) []*table {
 
 const exactInteger = 1<<53 - 1 // every JSON reader represents it
 
-var sizeUnits = []struct {
-	suffix string
-	bytes  int64
-}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"B", 1}}
-
-// parseSize reads "512MiB": a whole number and a unit.
-func parseSize(s string) (int64, bool) {
-	for _, u := range sizeUnits {
-		digits, ok := strings.CutSuffix(s, u.suffix)
-		if !ok {
-			continue
-		}
-		n, err := strconv.ParseUint(digits, 10, 63)
-		if err != nil || int64(n) > exactInteger/u.bytes {
-			return 0, false
-		}
-		return int64(n) * u.bytes, true
-	}
-	return 0, false
-}
-
-func formatSize(n int64) string {
-	for _, u := range sizeUnits {
-		if n >= u.bytes && n%u.bytes == 0 {
-			return strconv.FormatInt(n/u.bytes, 10) + u.suffix
-		}
-	}
-	return "0B"
-}
-
+// size reads a number of bytes between two bounds.
 func (t *table) size(name string, fallback, low, high int64) int64 {
 	if !t.has(name) {
 		t.ask(name)
 		return fallback
 	}
-	n, ok := parseSize(read(t, name, "", "a string"))
-	if !ok {
+	var size tomlfile.Size
+	if err := size.UnmarshalText([]byte(read(t, name, "", "a string"))); err != nil {
 		t.report.add(t.key(name), `must be a whole number with a unit (B, KiB, MiB, GiB, TiB) in quotes, as in "512MiB"`)
 		return fallback
 	}
-	if n < low || n > high {
-		t.report.add(t.key(name), "must be from %s to %s", formatSize(low), formatSize(high))
+	if size.Bytes < low || size.Bytes > high {
+		t.report.add(t.key(name), "must be from %s to %s", tomlfile.Size{Bytes: low}, tomlfile.Size{Bytes: high})
 		return fallback
 	}
-	return n
+	return size.Bytes
 }
 
 // millis reads a duration in whole milliseconds.
@@ -260,46 +231,13 @@ func (t *table) unknown() {
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		if meant := nearest(name, t.known); meant != "" {
+		if meant := tomlfile.Nearest(name, t.known); meant != "" {
 			t.report.add(t.key(name), "is not a key of a profile: did you mean %s?", t.key(meant))
 			continue
 		}
 		slices.Sort(t.known)
 		t.report.add(t.key(name), "is not a key of a profile: remove it (known here: %s)", strings.Join(slices.Compact(t.known), ", "))
 	}
-}
-
-// nearest finds the known name that a misspelt one most likely meant, or "".
-func nearest(name string, known []string) string {
-	best, bestDistance := "", 3
-	for _, k := range known {
-		d := distance(strings.ToLower(name), k)
-		if d < bestDistance && 2*d < len(k) {
-			best, bestDistance = k, d
-		}
-	}
-	return best
-}
-
-// distance is the Levenshtein distance in bytes.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // imageDigest returns the digest of a pinned reference, or "".

@@ -18,7 +18,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
-	"github.com/quittance/quittance/controller/internal/tomlfile"
+	"github.com/quittance/quittance/profiles/tomlfile"
 )
 
 // DefaultPath is where the package installs the file.

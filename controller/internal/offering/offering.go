@@ -21,7 +21,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/quittance/quittance/controller/api"
-	"github.com/quittance/quittance/controller/internal/tomlfile"
+	"github.com/quittance/quittance/profiles/tomlfile"
 	"github.com/quittance/quittance/protocol"
 )
 

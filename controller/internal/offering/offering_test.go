@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/quittance/quittance/controller/api"
-	"github.com/quittance/quittance/controller/internal/tomlfile"
+	"github.com/quittance/quittance/profiles/tomlfile"
 )
 
 const good = `

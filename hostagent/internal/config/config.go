@@ -13,13 +13,14 @@ package config
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/pelletier/go-toml/v2"
+	"github.com/quittance/quittance/profiles/tomlfile"
 )
 
 // DefaultFile is read when no other file is named; it may be absent.
@@ -28,9 +29,6 @@ const DefaultFile = "/etc/quittance/hostagent.toml"
 // EnvPrefix begins the environment variable of a key: max_slots is
 // QUITTANCE_MAX_SLOTS.
 const EnvPrefix = "QUITTANCE_"
-
-// maxFileBytes bounds the configuration file (I33).
-const maxFileBytes = 256 << 10
 
 // Config is the effective configuration. Each field is described by its key in
 // [Keys].
@@ -105,9 +103,9 @@ func Default() Config {
 		ProfileDir: "/etc/quittance/profiles", CDIDirs: Paths{"/etc/cdi", "/var/run/cdi"},
 		EngineAddress: "/run/containerd/containerd.sock", Snapshotter: "overlayfs",
 		InitPath: "/usr/bin/catatonit", CgroupRoot: autoCgroupRoot, MaxSlots: 16, MaxUnreleased: 256,
-		StuckAfter: Duration{2 * time.Minute}, ExitGrace: Duration{5 * time.Second},
-		EngineReadTime: Duration{10 * time.Second}, EngineMakeTime: Duration{time.Minute},
-		EngineStartTime: Duration{30 * time.Second}, EngineDropTime: Duration{time.Minute},
+		StuckAfter: Duration{Duration: 2 * time.Minute}, ExitGrace: Duration{Duration: 5 * time.Second},
+		EngineReadTime: Duration{Duration: 10 * time.Second}, EngineMakeTime: Duration{Duration: time.Minute},
+		EngineStartTime: Duration{Duration: 30 * time.Second}, EngineDropTime: Duration{Duration: time.Minute},
 		LogLevel: "info", LogFormat: "auto",
 	}
 }
@@ -181,51 +179,19 @@ func (c *Config) readFile(s Sources) []string {
 	if s.File == "" {
 		return nil
 	}
-	info, err := os.Stat(s.File)
-	if errors.Is(err, os.ErrNotExist) && !s.Required {
+	err := tomlfile.Read(s.File, c)
+	if err == nil || errors.Is(err, fs.ErrNotExist) && !s.Required {
 		return nil
 	}
-	if err != nil {
-		return []string{fmt.Sprintf("file %s cannot be read: %v", s.File, errors.Unwrap(err))}
-	}
-	if info.Size() > maxFileBytes {
-		return []string{fmt.Sprintf("file %s is longer than %d bytes", s.File, maxFileBytes)}
-	}
-	data, err := os.ReadFile(s.File)
-	if err != nil {
-		return []string{fmt.Sprintf("file %s cannot be read: %v", s.File, errors.Unwrap(err))}
-	}
-	decoder := toml.NewDecoder(strings.NewReader(string(data))).DisallowUnknownFields()
-	err = decoder.Decode(c)
-	if missing, ok := errors.AsType[*toml.StrictMissingError](err); ok {
-		var problems []string
-		for _, e := range missing.Errors {
-			problems = append(problems, fmt.Sprintf("%s is not a key of %s%s", strings.Join(e.Key(), "."), s.File, near(strings.Join(e.Key(), "."))))
+	var problems []string
+	for _, p := range tomlfile.Problems(err) {
+		text := p.Error()
+		if !strings.Contains(text, s.File) {
+			text = s.File + ": " + text
 		}
-		return problems
+		problems = append(problems, text)
 	}
-	if malformed, ok := errors.AsType[*toml.DecodeError](err); ok {
-		line, _ := malformed.Position()
-		where := fmt.Sprintf("%s line %d", s.File, line)
-		if key := strings.Join(malformed.Key(), "."); key != "" {
-			where += ", " + key
-		}
-		return []string{where + ": " + malformed.Error()}
-	}
-	if err != nil {
-		return []string{fmt.Sprintf("file %s: %v", s.File, err)}
-	}
-	return nil
-}
-
-// near suggests the key that was probably meant.
-func near(unknown string) string {
-	for _, k := range Keys() {
-		if strings.ReplaceAll(unknown, "-", "_") == k.Name || strings.Contains(k.Name, unknown) || strings.Contains(unknown, k.Name) {
-			return "; " + k.Name + " is"
-		}
-	}
-	return ""
+	return problems
 }
 
 // check lists what is out of bounds.

@@ -72,7 +72,7 @@ func TestFlagsOverrideEnvironmentOverridesFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.MaxSlots != 1 || c.MaxUnreleased != 20 || c.StuckAfter.String() != "5m0s" {
+	if c.MaxSlots != 1 || c.MaxUnreleased != 20 || c.StuckAfter.String() != "5m" {
 		t.Errorf("got %d, %d, %s", c.MaxSlots, c.MaxUnreleased, c.StuckAfter)
 	}
 	uids, err := c.ControllerUIDs.Resolve()
@@ -102,8 +102,8 @@ func TestEveryProblemAtOnce(t *testing.T) {
 
 func TestUnknownKeyNamesTheOneMeant(t *testing.T) {
 	_, err := Load(Sources{File: write(t, "max-slots = 3\nnonsense = 1\n"), Required: true})
-	if err == nil || !strings.Contains(err.Error(), "max-slots is not a key") || !strings.Contains(err.Error(), "; max_slots is") ||
-		!strings.Contains(err.Error(), "nonsense is not a key") {
+	if err == nil || !strings.Contains(err.Error(), `line 1: unknown key "max-slots"; "max_slots" was probably meant`) ||
+		!strings.Contains(err.Error(), `line 2: unknown key "nonsense"`) {
 		t.Errorf("got %v", err)
 	}
 }

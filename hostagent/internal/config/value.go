@@ -8,67 +8,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
+
+	"github.com/quittance/quittance/profiles/tomlfile"
 )
 
-// Size is a number of bytes, written with its unit, as in "512MiB". It is a
-// struct so that a bare number, whose unit would be a guess, is refused.
-type Size struct{ Bytes int64 }
-
-// units, longest suffix first so that "MiB" is not read as "B".
-var units = []struct {
-	suffix string
-	factor int64
-}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"B", 1}}
-
-// UnmarshalText reads a whole number with one of the units.
-func (s *Size) UnmarshalText(text []byte) error {
-	for _, u := range units {
-		digits, ok := strings.CutSuffix(string(text), u.suffix)
-		if !ok {
-			continue
-		}
-		n, err := strconv.ParseUint(digits, 10, 63)
-		if err != nil || int64(n) > (1<<62)/u.factor {
-			break
-		}
-		s.Bytes = int64(n) * u.factor
-		return nil
-	}
-	return errors.New("must be a whole number with its unit, as in 512MiB (B, KiB, MiB, GiB, TiB)")
-}
-
-// MarshalText writes the largest unit that divides the size.
-func (s Size) MarshalText() ([]byte, error) {
-	for _, u := range units {
-		if s.Bytes%u.factor == 0 && (s.Bytes != 0 || u.factor == 1) {
-			return []byte(strconv.FormatInt(s.Bytes/u.factor, 10) + u.suffix), nil
-		}
-	}
-	return nil, errors.New("size: no unit divides it") // B divides everything
-}
+// Size is a number of bytes with its unit, as in "512MiB".
+type Size = tomlfile.Size
 
 // Duration is a span of time with its unit, as in "2m" or "500ms".
-type Duration struct{ time.Duration }
-
-// UnmarshalText reads a duration that is not negative.
-func (d *Duration) UnmarshalText(text []byte) error {
-	v, err := time.ParseDuration(string(text))
-	if err != nil || v < 0 {
-		return errors.New("must be a duration with its unit, as in 500ms, 2m or 24h")
-	}
-	d.Duration = v
-	return nil
-}
-
-// MarshalText writes the shortest usual form.
-func (d Duration) MarshalText() ([]byte, error) {
-	text := d.String()
-	for _, zero := range []struct{ unit, rest string }{{"m", "0s"}, {"h", "0m"}} {
-		text = strings.Replace(text, zero.unit+zero.rest, zero.unit, 1)
-	}
-	return []byte(text), nil
-}
+type Duration = tomlfile.Duration
 
 // Paths are directories; on a command line they are separated by commas.
 type Paths []string

@@ -1,7 +1,8 @@
-// Package tomlfile reads the controller's TOML files strictly. It owns the
+// Package tomlfile reads the TOML files of both daemons strictly. It owns the
 // rules that every one of them shares: a bound on the file's size, no unknown
-// key, sizes and durations with their units, and messages that name the key
-// and the remedy. It must not know what any key means.
+// key, sizes and durations with their units, which key was probably meant, and
+// messages that name the key and the remedy. It must not know what any key
+// means.
 package tomlfile
 
 import (
@@ -39,26 +40,18 @@ func (s *Size) UnmarshalText(text []byte) error {
 		if !ok {
 			continue
 		}
-		n, err := strconv.ParseInt(digits, 10, 64)
-		if err != nil || n < 0 || digits[0] == '+' || n > (1<<62)/u.factor {
+		n, err := strconv.ParseUint(digits, 10, 63)
+		if err != nil || int64(n) > (1<<62)/u.factor {
 			break
 		}
-		s.Bytes = n * u.factor
+		s.Bytes = int64(n) * u.factor
 		return nil
 	}
 	return errors.New(`must be a whole number with its unit, such as "768KiB" (B, KiB, MiB, GiB, TiB)`)
 }
 
-// MarshalText writes the largest unit that divides the size.
-func (s Size) MarshalText() ([]byte, error) {
-	best := units[len(units)-1]
-	for _, u := range units {
-		if s.Bytes != 0 && s.Bytes%u.factor == 0 && u.factor > best.factor {
-			best = u
-		}
-	}
-	return []byte(strconv.FormatInt(s.Bytes/best.factor, 10) + best.suffix), nil
-}
+// MarshalText writes [Size.String].
+func (s Size) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // Duration is a span of time in Go's notation: "500ms", "10m", "24h"; a bare
 // number is refused.
@@ -74,8 +67,30 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// MarshalText writes Go's notation.
+// String writes Go's notation without units that are zero: "10m", not "10m0s".
+func (d Duration) String() string {
+	text := d.Duration.String()
+	for _, zero := range []struct{ unit, rest string }{{"m", "0s"}, {"h", "0m"}} {
+		if whole, ok := strings.CutSuffix(text, zero.unit+zero.rest); ok {
+			text = whole + zero.unit
+		}
+	}
+	return text
+}
+
+// MarshalText writes [Duration.String].
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// String writes the largest unit that divides the size.
+func (s Size) String() string {
+	best := units[len(units)-1]
+	for _, u := range units {
+		if s.Bytes != 0 && s.Bytes%u.factor == 0 && u.factor > best.factor {
+			best = u
+		}
+	}
+	return strconv.FormatInt(s.Bytes/best.factor, 10) + best.suffix
+}
 
 // Read decodes the file at path into v and refuses keys that v does not have.
 // The error holds every problem that decoding found, each with its key.
@@ -123,27 +138,48 @@ func unknownKey(e *toml.DecodeError, t reflect.Type) error {
 	key := e.Key()
 	row, _ := e.Position()
 	message := fmt.Sprintf("line %d: unknown key %q", row, strings.Join(key, "."))
-	if near := nearest(key, t); near != "" {
+	if near := meant(key, t); near != "" {
 		message += fmt.Sprintf("; %q was probably meant", near)
 	}
 	return errors.New(message)
 }
 
-// nearest is the known key of the same table that differs from key's last
-// part by at most two edits, or "".
-func nearest(key []string, t reflect.Type) string {
+// meant is the known key of the same table that key's last part most likely
+// stands for, or "".
+func meant(key []string, t reflect.Type) string {
 	for _, part := range key[:len(key)-1] {
 		if t = fieldType(t, part); t == nil {
 			return ""
 		}
 	}
+	return Nearest(key[len(key)-1], keysOf(t))
+}
+
+// Nearest is the known name that a misspelt one most likely stands for: it
+// differs by at most two edits, and by less than half of it. "" where there is
+// none.
+func Nearest(name string, known []string) string {
 	best, distance := "", 3
-	for _, name := range keysOf(t) {
-		if d := edits(key[len(key)-1], name); d < distance {
-			best, distance = name, d
+	for _, k := range known {
+		if d := edits(strings.ToLower(name), k); d < distance && 2*d < len(k) {
+			best, distance = k, d
 		}
 	}
 	return best
+}
+
+// Problems takes an error of [Read] or [Decode] apart into what is wrong, each
+// by itself.
+func Problems(err error) []error {
+	if several, ok := err.(interface{ Unwrap() []error }); ok {
+		return several.Unwrap()
+	}
+	if inner := errors.Unwrap(err); inner != nil {
+		if _, ok := inner.(interface{ Unwrap() []error }); ok {
+			return Problems(inner)
+		}
+	}
+	return []error{err}
 }
 
 func structOf(t reflect.Type) reflect.Type {
