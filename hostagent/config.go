@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	"github.com/quittance/quittance/hostagent/internal/config"
+	"github.com/quittance/quittance/hostagent/internal/journal"
 	"github.com/quittance/quittance/hostagent/internal/ledger"
 )
 
@@ -65,7 +66,7 @@ func IsUnmending(err error) bool {
 	if _, newer := errors.AsType[*ledger.FormatError](err); newer {
 		return true
 	}
-	return errors.Is(err, ledger.ErrNotExist) || errors.Is(err, ledger.ErrLost) || errors.Is(err, errState)
+	return errors.Is(err, ledger.ErrNotExist) || errors.Is(err, journal.ErrContent) || errors.Is(err, ledger.ErrLost) || errors.Is(err, errState)
 }
 
 // errState says that the state directory or the host key is not as init made it.

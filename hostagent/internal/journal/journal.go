@@ -30,7 +30,13 @@ func Create(dir string, o ledger.Options, genesis core.Entry) error {
 	return ledger.Create(dir, o, records([]core.Entry{genesis}))
 }
 
-// Open opens the ledger in dir and folds it. It never creates one.
+// ErrContent says that the ledger is sound and this program cannot go on from
+// what it says: a later program wrote it, or it belongs to another key. Starting
+// again changes nothing.
+var ErrContent = errors.New("its content is not for this program")
+
+// Open opens the ledger in dir and folds it. It never creates one. Its errors
+// are those of package ledger, or [ErrContent].
 func Open(dir string, o ledger.Options, signer *tlog.Signer) (*Journal, *core.State, error) {
 	l, err := ledger.Open(dir, o)
 	if err != nil {
@@ -45,17 +51,17 @@ func Open(dir string, o ledger.Options, signer *tlog.Signer) (*Journal, *core.St
 
 func fold(l *ledger.Ledger, signer *tlog.Signer) (*Journal, *core.State, error) {
 	if signer.Generation() != l.Generation() {
-		return nil, nil, errors.New("the host key is of another generation: put back the key that `hostagent init` made with this ledger")
+		return nil, nil, fmt.Errorf("%w: the host key is of another generation: put back the key that `hostagent init` made with this ledger", ErrContent)
 	}
 	recovered := l.Recovered()
 	s, log := core.NewState(), receiptlog.New(l, signer)
 	if recovered.Base != nil {
 		state, tree, err := core.OpenBase(recovered.Base)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, fmt.Errorf("%w: %w", ErrContent, err)
 		}
 		if log, err = receiptlog.Restore(l, signer, tree); err != nil {
-			return nil, nil, err
+			return nil, nil, fmt.Errorf("%w: %w", ErrContent, err)
 		}
 		s = state
 	}
@@ -65,7 +71,7 @@ func fold(l *ledger.Ledger, signer *tlog.Signer) (*Journal, *core.State, error) 
 		}
 		receipt := e.Kind == ledger.KindReceipt
 		if err := core.Apply(s, core.Entry{Receipt: receipt, Payload: e.Payload}); err != nil {
-			return nil, nil, fmt.Errorf("sequence %d: %w", e.Sequence, err)
+			return nil, nil, fmt.Errorf("%w: sequence %d: %w", ErrContent, e.Sequence, err)
 		}
 		if receipt {
 			log.Append(e.Payload)
@@ -73,7 +79,7 @@ func fold(l *ledger.Ledger, signer *tlog.Signer) (*Journal, *core.State, error) 
 		}
 	}
 	if s.Generation != l.Generation() || s.HostKey != signer.PublicKey() {
-		return nil, nil, errors.New("genesis names another generation or host key: restore the state directory as a whole")
+		return nil, nil, fmt.Errorf("%w: genesis names another generation or host key: restore the state directory as a whole", ErrContent)
 	}
 	return &Journal{ledger: l, log: log}, s, nil
 }
