@@ -16,7 +16,7 @@ import (
 // openConsole listens on the operators' socket.
 func openConsole(c Config, w *work, drain func(), log hclog.Logger) (*console.Console, error) {
 	runtime, _, _ := strings.Cut(os.Getenv("RUNTIME_DIRECTORY"), ":")
-	return console.Listen(c.AdminPath(runtime), console.Config{Store: w.store, Desk: w.desk, Drain: drain, Log: log.Named("console")})
+	return console.Listen(c.AdminPath(runtime), console.Config{Store: w.store, Desk: w.desk, Drain: drain, Blocked: func() string { return w.service.Snapshot().Blocked }, Log: log.Named("console")})
 }
 
 // Drain makes the running controller of a configuration take nothing new. It

@@ -42,6 +42,9 @@ func TestOlderAttemptStore(t *testing.T) {
 	s.Eventually("the controller says why it takes nothing", func() (bool, error) {
 		return strings.Contains(controller.Log(), "an older copy was put back"), nil
 	})
+	if list, err := operators(s).List(t.Context()); err != nil || !strings.Contains(list.Blocked, "controller store forget "+string(s.Lab.Generation)) {
+		t.Errorf("the operator is told %q, %v", list.Blocked, err)
+	}
 	waiting := s.Submit("four")
 	text := "five" // of a kind that only this copy announces
 	late := s.Create(api.CreateJob{Kind: "test-late.v1", Input: &api.CreateData{Text: &text}})

@@ -21,7 +21,8 @@ func (a *app) attemptsCommand() *cobra.Command {
 		Short: "What the running controller's attempts wait for, and decisions about them",
 		Long: `Attempts of the controller of this node, over its operators' socket: root and the
 controller's own user may ask. An outage, a cancel or a restart never needs a
-person; what does says so here, with what is lost by each decision.`,
+person; what does says so here, with what is lost by each decision. list also says
+why no job is taken, while none is.`,
 	}
 	attempts.PersistentFlags().StringVar(&socket, "admin-socket", or(a.env("QUITTANCE_ADMIN_SOCKET"), operator.DefaultSocket), "the controller's operators' socket (QUITTANCE_ADMIN_SOCKET)")
 	client := func() *operator.Client { return operator.New(socket) }
@@ -61,7 +62,12 @@ func (a *app) listAttempts(ctx context.Context, c *operator.Client) error {
 		}
 		t.Row(x.Key, x.Lane, x.State, x.Job, x.Kind, step, decision)
 	}
-	return t.Write(a.out)
+	if err := t.Write(a.out); err != nil || list.Blocked == "" {
+		return err
+	}
+	var f table.Facts
+	f.Add("no job is taken", list.Blocked)
+	return f.Write(a.out)
 }
 
 // offerWords names the decisions that are possible.

@@ -33,7 +33,7 @@ func newController(env *testscript.Env) (socket string, err error) {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/attempts", func(w http.ResponseWriter, _ *http.Request) {
-		write(w, protocol.AppendCanonical(nil, operator.List{Attempts: []operator.Attempt{held}}))
+		write(w, protocol.AppendCanonical(nil, operator.List{Attempts: []operator.Attempt{held}, Blocked: "the host \x1b[31mis draining"}))
 	})
 	mux.HandleFunc("GET /v1/attempts/{key}", func(w http.ResponseWriter, r *http.Request) {
 		if r.PathValue("key") != held.Key {

@@ -36,9 +36,11 @@ const MaxNoteBytes = 512
 // MaxRecordBytes bounds a whole record as it is exported.
 const MaxRecordBytes = 8 << 20
 
-// List is every attempt that is not archived, by key.
+// List is every attempt that is not archived, the oldest first, and why no job
+// is taken now: Blocked is "" while jobs are.
 type List struct {
 	Attempts []Attempt `json:"attempts"`
+	Blocked  string    `json:"blocked"`
 }
 
 // Attempt is one attempt without its bytes.

@@ -36,7 +36,9 @@ type Config struct {
 	Store Store
 	Desk  *desk.Desk
 	Drain func() // begins the drain; may be called again
-	Log   hclog.Logger
+	// Blocked says why no job is taken now, or "".
+	Blocked func() string
+	Log     hclog.Logger
 }
 
 // Console serves one socket.
@@ -168,7 +170,7 @@ func (c *Console) find(key string) (e store.Entry, archived bool, err error) {
 }
 
 func (c *Console) list() operator.List {
-	list := operator.List{Attempts: []operator.Attempt{}}
+	list := operator.List{Attempts: []operator.Attempt{}, Blocked: c.Blocked()}
 	for _, e := range c.Store.Active() {
 		list.Attempts = append(list.Attempts, c.view(e, false))
 	}

@@ -59,7 +59,7 @@ func open(t *testing.T) (*operator.Client, *Console, *int) {
 	}
 	drains := 0
 	c, err := Listen(filepath.Join(dir, "admin.sock"), Config{
-		Store: records{entry(t, "att.1"), entry(t, "att.0")}, Desk: &desk.Desk{}, Drain: func() { drains++ }, Log: hclog.NewNullLogger(),
+		Store: records{entry(t, "att.1"), entry(t, "att.0")}, Desk: &desk.Desk{}, Drain: func() { drains++ }, Blocked: func() string { return "the host is draining" }, Log: hclog.NewNullLogger(),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +86,7 @@ func TestOperatorsSeeAttempts(t *testing.T) {
 	place := c.Desk.Wait("att.1", desk.Waiting{Step: "publish", Reason: "lost", Offers: []desk.Offer{{Action: desk.Resume, Lost: "nothing"}}})
 	defer place.Leave()
 	list, err := client.List(t.Context())
-	if err != nil || len(list.Attempts) != 1 {
+	if err != nil || len(list.Attempts) != 1 || list.Blocked != "the host is draining" {
 		t.Fatalf("%+v, %v", list, err)
 	}
 	a := list.Attempts[0]
