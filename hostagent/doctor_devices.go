@@ -25,14 +25,17 @@ func (d *doctor) devices() {
 	if len(asking) > 0 {
 		state = protocol.CheckFailed
 	}
-	sound := true
+	sound, notes := true, ""
 	add := func(subject, remedy, detail string) {
 		sound = false
 		d.add(subject, state, remedy, "%s", detail)
 	}
 	for _, p := range found.Problems {
-		if !p.Harmless {
+		switch {
+		case !p.Harmless:
 			add("device "+p.Subject, p.Remedy, p.Detail)
+		case len(notes) < maxNotes:
+			notes += "; " + p.Detail
 		}
 	}
 	dirs := strings.Join(d.cfg.CDIDirs, " and ")
@@ -54,9 +57,12 @@ func (d *doctor) devices() {
 	case len(asking) == 0 && found.Specs == 0:
 		d.fine(name, "no profile asks for any")
 	default:
-		d.fine(name, "%s in %d specs; `agentctl devices` says who holds them", counted(len(found.Devices), "device"), found.Specs)
+		d.fine(name, "%s in %d specs; `agentctl devices` says who holds them%s", counted(len(found.Devices), "device"), found.Specs, notes)
 	}
 }
+
+// maxNotes bounds what is told of specs that are sound.
+const maxNotes = 256
 
 // askingProfiles are the valid profiles that ask for devices.
 func askingProfiles(dir string) ([]profiles.Profile, error) {

@@ -77,14 +77,18 @@ func (c *Catalog) Look() Found {
 	for _, devices := range f.defined(all) {
 		f.group(devices)
 	}
+	slices.SortFunc(f.Devices, func(a, b Device) int {
+		return cmp.Or(strings.Compare(a.Kind, b.Kind), compareNames(a.Names[0], b.Names[0]))
+	})
 	if len(f.Devices) > maxDevices {
 		f.problem("CDI", "remove specs that nobody needs", "%d devices are defined; the first %d are looked at", len(f.Devices), maxDevices)
 		f.Devices = f.Devices[:maxDevices]
 	}
 	f.uniteNodes()
 	f.preflight()
-	slices.SortFunc(f.Devices, func(a, b Device) int {
-		return cmp.Or(strings.Compare(a.Kind, b.Kind), compareNames(a.Names[0], b.Names[0]))
+	f.noteShared()
+	slices.SortFunc(f.Problems, func(a, b Problem) int {
+		return cmp.Or(strings.Compare(a.Subject, b.Subject), strings.Compare(a.Detail, b.Detail))
 	})
 	return f
 }
@@ -167,7 +171,6 @@ func (f *Found) defined(all []*spec) [][]Device {
 	for _, devices := range kinds {
 		out = append(out, devices)
 	}
-	slices.SortFunc(f.Problems, func(a, b Problem) int { return strings.Compare(a.Subject, b.Subject) })
 	return out
 }
 
@@ -195,7 +198,7 @@ func (f *Found) group(devices []Device) {
 		if j := slices.IndexFunc(cards, func(o Device) bool { return len(o.ids) < len(d.ids) && contains(d.ids, o.ids) }); j >= 0 {
 			f.Problems = append(f.Problems, Problem{
 				Subject: d.Names[0], Harmless: true,
-				Detail: fmt.Sprintf("it bundles %s and others, which are leased one by one", cards[j].Names[0]), Remedy: "none needed",
+				Detail: fmt.Sprintf("%s bundles %s and others, which are leased one by one", d.Names[0], cards[j].Names[0]), Remedy: "none needed",
 			})
 			continue
 		}
@@ -213,14 +216,17 @@ type identity struct {
 	path string
 }
 
+func identityOf(path string) identity {
+	if n, ok := numberOf(path); ok {
+		return identity{number: n}
+	}
+	return identity{path: path}
+}
+
 func identities(nodes []string) []identity {
 	out := make([]identity, 0, len(nodes))
 	for _, path := range nodes {
-		if n, ok := numberOf(path); ok {
-			out = append(out, identity{number: n})
-		} else {
-			out = append(out, identity{path: path})
-		}
+		out = append(out, identityOf(path))
 	}
 	slices.SortFunc(out, func(a, b identity) int {
 		return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.rdev, b.rdev), strings.Compare(a.path, b.path))
@@ -257,22 +263,43 @@ func (f *Found) uniteNodes() {
 }
 
 func (f *Found) preflight() {
-	owned := map[string]string{} // node → the device that is it
+	owned := map[identity]string{} // node → the device that is it
 	for _, d := range f.Devices {
-		for _, path := range d.Nodes {
-			owned[path] = d.Names[0]
+		for _, id := range d.ids {
+			owned[id] = d.Names[0]
 		}
 	}
 	for i := range f.Devices {
 		d := &f.Devices[i]
 		d.Fault = preflight(d.edits, &d.spec.raw.ContainerEdits)
 		for _, n := range d.spec.raw.ContainerEdits.DeviceNodes {
-			if other, ok := owned[hostPath(n)]; ok && d.Fault == "" {
+			if other, ok := owned[identityOf(hostPath(n))]; ok && d.Fault == "" {
 				d.Fault = fmt.Sprintf("its spec injects %s with every device, which is the device %s: correct the spec", hostPath(n), other)
 			}
 		}
 		if d.Fault != "" {
 			f.problem(d.Names[0], "mend what is named, or generate the spec anew; until then the device is not granted", "%s (%s)", d.Fault, d.spec.path)
+		}
+	}
+}
+
+// noteShared tells of nodes that several devices of a kind have: only one of
+// those devices is granted at a time. For the slices of one card that is meant;
+// a control node belongs into the edits of the whole spec.
+func (f *Found) noteShared() {
+	type key struct{ kind, node string }
+	sharing := map[key]int{}
+	for _, d := range f.Devices {
+		for _, node := range d.Nodes {
+			sharing[key{d.Kind, node}]++
+		}
+	}
+	for k, n := range sharing {
+		if n > 1 {
+			f.Problems = append(f.Problems, Problem{
+				Subject: k.kind, Harmless: true, Detail: fmt.Sprintf("%d devices of kind %s share %s: one of them is granted at a time", n, k.kind, k.node),
+				Remedy: "none needed for slices of one card; a control node belongs into the containerEdits of the whole spec",
+			})
 		}
 	}
 }

@@ -123,6 +123,9 @@ func TestSlicesStayDevices(t *testing.T) {
 	h := newHost(t)
 	h.spec(h.low, "card.yaml", "devices:\n"+node("0:0", "/dev/null", "/dev/zero")+node("0:1", "/dev/null", "/dev/full"))
 	f := h.expect("0:0", "0:1")
+	if p := problem(t, f, "quittance.test/card", "2 devices of kind quittance.test/card share /dev/null"); !p.Harmless {
+		t.Error("sharing is no fault")
+	}
 	two := &profiles.Profile{Resources: profiles.Resources{Devices: []profiles.DeviceRequest{{Kind: "quittance.test/card", Count: 2}}}}
 	if lacks := f.Lacks(two); !strings.Contains(lacks, "2 wanted, 1 of 2") {
 		t.Errorf("two of them: %q", lacks)
