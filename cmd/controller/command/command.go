@@ -167,13 +167,10 @@ func configCommand(load loader) *cobra.Command {
 			default:
 				return commandline.Usage(errors.New("--mode must be serve, api or work"))
 			}
-			c, err := load(cmd)
-			if err != nil {
-				return err
-			}
-			text, err := controller.CheckConfig(c, controller.Mode(mode))
+			c, unread := load(cmd)
+			text, wrong := controller.CheckConfig(c, controller.Mode(mode))
 			fmt.Fprint(cmd.OutOrStdout(), text)
-			return err
+			return errors.Join(unread, wrong)
 		},
 	}
 	check.Flags().StringVar(&mode, "mode", mode, "serve, api or work")

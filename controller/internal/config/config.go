@@ -152,17 +152,14 @@ func Default() Config {
 // Load reads path, then lets the environment and then flags override it. env
 // looks a variable up; flags maps the flag names that were given to their
 // values. A file that is not there is an error unless it is [DefaultPath] and
-// optional.
+// optional. The error holds every problem; what could be read is returned with
+// it, so that `config check` can go on.
 func Load(path string, optional bool, env func(string) (string, bool), flags map[string]string) (Config, error) {
 	c := Default()
-	err := tomlfile.Read(path, &c)
-	if errors.Is(err, fs.ErrNotExist) && optional {
-		err = nil
-	}
-	if err != nil {
-		return Config{}, err
-	}
 	var problems []error
+	if err := tomlfile.Read(path, &c); err != nil && (!optional || !errors.Is(err, fs.ErrNotExist)) {
+		problems = append(problems, err)
+	}
 	for _, key := range Keys() {
 		for _, from := range []struct {
 			name  string
