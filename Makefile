@@ -92,6 +92,14 @@ demo: ## real jobs through the whole path on this machine; as root
 packages: ## .deb and .rpm to build/packages/
 	packaging/build.sh
 
+.PHONY: packages-check
+packages-check: packages ## the same, looked at by lintian and rpmlint; as root
+	packaging/lint/lint.sh
+
+.PHONY: release
+release: ## a signed release of the tagged commit in build/release/; RELEASE_KEY=FILE
+	packaging/release.sh
+
 .PHONY: clean
 clean: ## remove what was built
 	rm -rf build

@@ -3,6 +3,7 @@ module github.com/quittance/quittance
 go 1.26.6
 
 require (
+	github.com/CycloneDX/cyclonedx-go v0.9.3
 	github.com/VictoriaMetrics/metricsql v0.87.3
 	github.com/abadojack/whatlanggo v1.0.1
 	github.com/containerd/containerd/api v1.12.0

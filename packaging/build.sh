@@ -8,7 +8,8 @@
 # QUITTANCE_VERSION names the version and SOURCE_DATE_EPOCH the time; the defaults
 # are made of the commit. QUITTANCE_PACKAGERS="deb" leaves the .rpm out, and
 # QUITTANCE_ARCHS="amd64 arm64" builds for those instead of for this machine.
-# QUITTANCE_PROGRAMS="hostagent" makes only that package.
+# QUITTANCE_PROGRAMS="hostagent" makes only that package. QUITTANCE_BINARIES names
+# a directory that gets the programs too, as PROGRAM_ARCH.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -58,6 +59,9 @@ for arch in ${QUITTANCE_ARCHS:-$(go env GOARCH)}; do
 		GOARCH=$arch CGO_ENABLED=0 go build -trimpath -buildvcs=false \
 			-ldflags "-s -w -buildid= -X github.com/quittance/quittance/cmd/$program/command.Version=$VERSION" \
 			-o "$stage/$program" "./cmd/$program"
+		if [ -n "${QUITTANCE_BINARIES:-}" ]; then
+			cp "$stage/$program" "$QUITTANCE_BINARIES/${program}_$arch"
+		fi
 		go run ./packaging/man -program "$program" -dir "$stage" -date "$SOURCE_DATE_EPOCH"
 		cp packaging/copyright LICENSE "$share/"
 		changelog "quittance-$program" | gzip -9n >"$stage/changelog.gz"
