@@ -33,12 +33,12 @@ type Config struct {
 	AdminSocket string `toml:"admin_socket" doc:"socket of agentctl attempts and controller drain; empty: admin.sock in the runtime directory that systemd gives, or else in state_dir"`
 
 	Log      Log      `toml:"log"`
-	Metrics  Metrics  `toml:"metrics"`
 	Service  Service  `toml:"service"`
 	Provider Provider `toml:"provider"`
 	Host     Host     `toml:"host"`
 	Lanes    Lanes    `toml:"lanes"`
 	Retry    Retry    `toml:"retry"`
+	Metrics  Metrics  `toml:"metrics"`
 }
 
 // Log says how the journal is written.
