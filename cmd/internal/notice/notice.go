@@ -70,7 +70,7 @@ func Open(o Options) *Log {
 		stream.Output = &lines{queue: q, out: o.Output}
 		return &Log{Logger: hclog.New(&stream), queue: q}
 	}
-	stream.Output, stream.Level = io.Discard, hclog.Off
+	stream.Output = io.Discard // the logger is asked for its level only; the sink writes
 	sink := &journalSink{level: level, program: o.Name, send: o.send, out: o.Output}
 	sink.queue = newQueue(&dropped{sink})
 	logger := hclog.NewInterceptLogger(&stream)

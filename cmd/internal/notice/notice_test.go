@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/journal"
+	"github.com/hashicorp/go-hclog"
 )
 
 // patience bounds every wait for a real condition.
@@ -138,6 +139,9 @@ func TestJournalFields(t *testing.T) {
 		}})
 	log.Named("worker").With("number", int64(7)).Warn("step_failed", "step-name", "kill", "error", errors.New("no such thing"))
 	log.Debug("below the level")
+	if named := log.Named("jobs"); named.GetLevel() != hclog.Info || named.IsDebug() || !named.IsInfo() {
+		t.Errorf("the logger says that its level is %s", named.GetLevel())
+	}
 	log.Close()
 	if len(got) != 1 {
 		t.Fatalf("%d entries: %+v", len(got), got)
