@@ -42,8 +42,17 @@ engine: setup ## tests on a private containerd; as root
 	$(LANES) -timeout 15m engine
 
 .PHONY: crash
-crash: setup ## processes killed and disks cut at every step; as root
-	$(LANES) -timeout 15m crash
+crash: setup ## processes killed and disks cut at every step, a sample of the rows; as root
+	@rm -f build/crash/matrix.txt
+	@$(LANES) -timeout 15m crash; status=$$?; \
+	if [ -f build/crash/matrix.txt ]; then cat build/crash/matrix.txt; fi; exit $$status
+
+ROUNDS ?= 1
+.PHONY: crash-all
+crash-all: setup ## the same with every row, ROUNDS (default 1) times each
+	@rm -f build/crash/matrix.txt
+	@QUITTANCE_ROUNDS=$(ROUNDS) $(LANES) -whole -timeout 24h crash; status=$$?; \
+	if [ -f build/crash/matrix.txt ]; then cat build/crash/matrix.txt; fi; exit $$status
 
 .PHONY: e2e
 e2e: setup ## whole systems of the real binaries; as root
