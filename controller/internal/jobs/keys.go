@@ -92,7 +92,7 @@ func (k *keys) ProviderKey(ctx context.Context, keyID string) (signing.Authorize
 		return key, nil
 	}
 	key, err := k.fallback.ProviderKey(ctx, keyID)
-	if err != nil && !errors.Is(err, signing.ErrUnknownKey) {
+	if err != nil && !errors.Is(err, signing.ErrUnknownKey) && ctx.Err() == nil {
 		k.log.Error("provider_keys_unreadable", "error", err)
 	}
 	return key, err

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -415,6 +416,25 @@ func (b *lockedBuffer) String() string {
 }
 
 // I37: the log says who did what and holds no token, input, result or message.
+// A caller that goes away in the middle of a request, as a lane that stops
+// observing does, is no error of the service.
+func TestCallerWhoLeftIsNoError(t *testing.T) {
+	var log lockedBuffer
+	f := open(t, "", func(c *Config) {
+		c.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Debug, Output: &log})
+	})
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	request := httptest.NewRequestWithContext(gone, "GET", "/v1/jobs", nil)
+	request.Header.Set("Authorization", "Bearer "+f.token)
+	request.Header.Set(api.HeaderVersion, "1")
+	f.s.Handler().ServeHTTP(httptest.NewRecorder(), request)
+	contains(t, log.String(), "caller_gone")
+	if strings.Contains(log.String(), "[ERROR]") {
+		t.Fatalf("an error was logged:\n%s", log.String())
+	}
+}
+
 func TestLogHoldsNoSecrets(t *testing.T) {
 	var log lockedBuffer
 	f := open(t, "", func(c *Config) {

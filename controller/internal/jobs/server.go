@@ -424,6 +424,12 @@ func (c *call) internal() *api.Problem {
 }
 
 func (c *call) log(err error) {
+	if errors.Is(err, context.Canceled) && c.r.Context().Err() != nil {
+		// The caller went away: a lane that stops observing does so in the
+		// middle of a heartbeat. Nobody reads the answer, and nothing is wrong.
+		c.s.log.Debug("caller_gone", "request", c.id, "operation", c.route.Name)
+		return
+	}
 	c.s.log.Error("request_failed", "request", c.id, "operation", c.route.Name, "error", err)
 }
 
