@@ -136,14 +136,14 @@ func TestFiguresAndNoticesOfTwoJobs(t *testing.T) {
 		{"quittance_agent_engine_calls_total", []string{"operation", "create", "disposition", "done"}, 2},
 		{"quittance_agent_requests_total", []string{"operation", "PUT allocations/{n}", "disposition", "done"}, 2},
 		{"quittance_agent_accepted_number", nil, 2}, {"quittance_agent_released_number", nil, 2}, {"quittance_agent_slots_used", nil, 0},
-		{"quittance_agent_engine_available", nil, 1}, {"quittance_agent_stuck", nil, 0}, {"quittance_agent_profiles_available", nil, 1},
+		{"quittance_agent_engine_available", nil, 1}, {"quittance_agent_stuck", nil, 0},
 		{"quittance_build_info", []string{"program", "hostagent"}, 1},
 	} {
 		if got := a.value(want.name, want.labels...); got != want.value {
 			t.Errorf("agent: %s%v is %v, want %v", want.name, want.labels, got, want.value)
 		}
 	}
-	for _, name := range []string{"quittance_agent_ledger_commit_seconds", "quittance_agent_create_seconds", "quittance_agent_owner_heard_timestamp_seconds"} {
+	for _, name := range []string{"quittance_agent_profiles_available", "quittance_agent_ledger_commit_seconds", "quittance_agent_create_seconds", "quittance_agent_owner_heard_timestamp_seconds"} {
 		if a.value(name) == 0 {
 			t.Errorf("agent: %s counted nothing", name)
 		}
