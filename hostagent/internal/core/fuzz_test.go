@@ -12,7 +12,7 @@ import (
 func FuzzApply(f *testing.F) {
 	// Every kind of entry that the scripts' beginnings write.
 	w := newWorld(f, noDefect)
-	for _, action := range []string{"allocate 1", "sync", "report 0", "sync", "report 0", "sync", "retire 1", "sync", "report 0", "sync", "report 0", "sync", "consume 1", "burn 2", "sync"} {
+	for _, action := range []string{"allocate 1", "sync", "report 0", "sync", "report 0", "sync", "channel 1", "sync", "retire 1", "sync", "report 0", "sync", "report 0", "sync", "consume 1", "burn 2", "sync"} {
 		w.act(action)
 	}
 	if w.err != "" {
