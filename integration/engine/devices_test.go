@@ -30,8 +30,8 @@ type cards struct {
 	spec string
 }
 
-// patientCreate is for labs whose creations must succeed on a loaded machine.
-var patientCreate = []string{"--engine-create-timeout", "60s"}
+// patientCreate is for labs whose creations must not fail on a loaded machine.
+var patientCreate = []string{"--engine-create-timeout", "60s", "--engine-start-timeout", "60s", "--engine-read-timeout", "60s"}
 
 // misc are harmless character devices: fuse, loop-control and tun.
 var misc = []uint32{229, 237, 200}
