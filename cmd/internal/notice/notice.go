@@ -137,7 +137,4 @@ func (l *lines) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// Formats are the names that a configuration may use.
-func Formats() []Format { return []Format{Auto, Text, JSON, Journal} }
-
 var errNotDelivered = errors.New("the journal did not take the entry")
