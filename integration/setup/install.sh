@@ -8,12 +8,13 @@
 #   mmdebstrap                  the root file system of the OCR worker's image, and a
 #                               machine to install our packages on
 #   rpm                         the same for our .rpm
+#   openssh-client              signatures of releases
 #   e2fsprogs fuse3             disks for the power cuts
 #   postgresql                  the job service's other database, started privately
 #   gcc libc6-dev               the race detector
 #   git ca-certificates curl    sources, TLS, and the tour in the README
 set -eu
-needed="containerd runc catatonit mmdebstrap rpm e2fsprogs fuse3 postgresql gcc libc6-dev git ca-certificates curl $*"
+needed="containerd runc catatonit mmdebstrap rpm openssh-client e2fsprogs fuse3 postgresql gcc libc6-dev git ca-certificates curl $*"
 
 missing=
 for package in $needed; do
