@@ -344,34 +344,6 @@ func TestStopInterruptsWhatRuns(t *testing.T) {
 	}
 }
 
-// Many jobs through four lanes: each executed once; history, records, inputs
-// and descriptors at the end as at the start.
-func TestManyJobs(t *testing.T) {
-	const jobs = 40
-	s := kit.NewSite(t, controllertest.Options{Lanes: 4})
-	controller := s.Serve()
-	finished(t, s, s.Submit("first"), "first")
-	s.AwaitReleased()
-	before := controller.Descriptors()
-	ids := map[string]string{}
-	for i := range jobs {
-		text := fmt.Sprint("job ", i)
-		ids[text] = s.Submit(text)
-	}
-	for text, id := range ids {
-		finished(t, s, id, text)
-	}
-	if n := s.Executions(); n != jobs+1 {
-		t.Fatalf("%d executions, want %d", n, jobs+1)
-	}
-	s.AwaitReleased()
-	s.Eventually("descriptors are as at the start", func() (bool, error) { return controller.Descriptors() <= before+2, nil })
-	controller.Stop()
-	if report := s.Command("store", "check"); strings.Contains(report, "active ") || !strings.Contains(report, "history     4 records") {
-		t.Fatalf("the store at the end:\n%s", report)
-	}
-}
-
 // A store of another scope is refused before anything is sent; rotation keeps
 // the store's identity, so the host still obeys it.
 func TestRotateStore(t *testing.T) {

@@ -14,21 +14,25 @@ import (
 	"github.com/quittance/quittance/protocol"
 )
 
-// I9, I25: an older copy of the attempt store is put back after the agent
-// released history beyond it. Nothing is admitted and the way on is named; what
-// is lost is said before it is done. After it jobs go through again, each
-// executed once, and what the copy announces counts at the service although it
-// was opened less often than the newer one.
+// I9, I25, I27: an older copy of the attempt store, made in the middle of an
+// execution, is put back after the agent released history beyond it. Nothing is
+// admitted and the way on is named; what is lost is said before it is done.
+// After it jobs go through again, each executed once, the one that the copy
+// holds as running too, and what the copy announces counts at the service
+// although it was opened less often than the newer one.
 func TestOlderAttemptStore(t *testing.T) {
 	s := kit.NewSite(t, controllertest.Options{})
 	controller := s.Serve()
-	finished(t, s, s.Submit("one"), "one")
-	s.AwaitReleased()
-	controller.Stop()
+	one := s.Submit("hold one")
+	s.AwaitExecutions(1)
 	attempts, copied := filepath.Join(s.StateDir(), "attempts"), filepath.Join(t.TempDir(), "copy")
 	if err := os.CopyFS(copied, os.DirFS(attempts)); err != nil {
 		t.Fatal(err)
 	}
+	s.OpenGate()
+	finished(t, s, one, "hold one")
+	s.AwaitReleased()
+	controller.Stop()
 	for _, text := range []string{"two", "three"} { // each in a process of its own
 		controller = s.Serve()
 		finished(t, s, s.Submit(text), text)
@@ -42,9 +46,10 @@ func TestOlderAttemptStore(t *testing.T) {
 	s.Eventually("the controller says why it takes nothing", func() (bool, error) {
 		return strings.Contains(controller.Log(), "an older copy was put back"), nil
 	})
-	if list, err := operators(s).List(t.Context()); err != nil || !strings.Contains(list.Blocked, "controller store forget "+string(s.Lab.Generation)) {
-		t.Errorf("the operator is told %q, %v", list.Blocked, err)
-	}
+	s.Eventually("the operator is told the way on", func() (bool, error) {
+		list, err := operators(s).List(t.Context())
+		return err == nil && strings.Contains(list.Blocked, "controller store forget "+string(s.Lab.Generation)), nil
+	})
 	waiting := s.Submit("four")
 	text := "five" // of a kind that only this copy announces
 	late := s.Create(api.CreateJob{Kind: "test-late.v1", Input: &api.CreateData{Text: &text}})
@@ -67,6 +72,7 @@ func TestOlderAttemptStore(t *testing.T) {
 	controller = s.Serve()
 	finished(t, s, waiting, "four")
 	finished(t, s, late, "five")
+	finished(t, s, one, "hold one")
 	if n := s.Executions(); n != 5 {
 		t.Fatalf("%d executions, want 5", n)
 	}
@@ -74,6 +80,9 @@ func TestOlderAttemptStore(t *testing.T) {
 		t.Fatalf("%d numbers were used, want 5", host.Frontiers.Accepted)
 	}
 	controller.Stop()
+	if report := s.Command("store", "check"); strings.Contains(report, "active ") {
+		t.Fatalf("the copy's attempt is not resolved:\n%s", report)
+	}
 }
 
 // restore puts a copy back as the controller's user had it.

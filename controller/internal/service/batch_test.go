@@ -3,9 +3,12 @@ package service
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/quittance/quittance/controller/internal/attempt"
+	"github.com/quittance/quittance/controller/internal/host"
 	"github.com/quittance/quittance/protocol"
 )
 
@@ -34,4 +37,27 @@ func TestBatchOutlivesTheStop(t *testing.T) {
 	if ctx.Err() == nil || w.host.Frontiers.Released != 1 || len(records.Active()) != 0 || len(records.History()) != 1 || s.batchDue {
 		t.Fatalf("released %d, %d active, %d archived, due %v", w.host.Frontiers.Released, len(records.Active()), len(records.History()), s.batchDue)
 	}
+}
+
+// Where every lane holds what it recovered, no admission looks; what needs a
+// person is told all the same.
+func TestHeldLanesStillSayWhatNeedsAPerson(t *testing.T) {
+	s, w, _ := newService(t)
+	w.hostErr = &host.OlderError{Generation: generation}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.announce(ctx)
+	}()
+	deadline := time.After(30 * time.Second)
+	for !strings.Contains(s.Snapshot().Blocked, "controller store forget") {
+		select {
+		case <-deadline:
+			t.Fatalf("told %q", s.Snapshot().Blocked)
+		case <-time.After(10 * time.Millisecond): // between two looks
+		}
+	}
+	stop()
+	<-done
 }

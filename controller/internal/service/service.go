@@ -269,6 +269,10 @@ func (s *Service) announce(ctx context.Context) {
 		}
 		if err := s.tend(ctx); err != nil && ctx.Err() == nil {
 			s.Log.Warn("maintenance is not done", "error", err)
+			if b, ok := errors.AsType[*blocked](err); ok && b.person {
+				// No admission may look as long as every lane holds what it recovered.
+				s.report(err.Error())
+			}
 		}
 		select {
 		case <-ctx.Done():
