@@ -3,9 +3,9 @@
 package engine_test
 
 import (
-	"flag"
 	"fmt"
 	"os"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -14,18 +14,28 @@ import (
 	"github.com/quittance/quittance/protocol"
 )
 
-// The long form is -many 2000; see the package comment.
-var (
-	many   = flag.Int("many", 60, "allocations in a row in TestManyAllocations")
-	atOnce = flag.Int("at-once", 50, "allocations at once in TestManyAllocations")
-)
+// howMany is a count that the environment may name for a test's long form.
+func howMany(t *testing.T, variable string, usual int) int {
+	t.Helper()
+	text := os.Getenv(variable)
+	if text == "" {
+		return usual
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		t.Fatalf("%s is %q, not a number of allocations", variable, text)
+	}
+	return n
+}
 
 // Fifty allocations at once, and many in a row through one slot's worth of
 // history: nothing of them is left, mounts, snapshots, leases, cgroups and shims
 // included, and agent and engine hold no more than at the start: goroutines,
-// descriptors, memory.
+// descriptors, memory. QUITTANCE_MANY is how many in a row, 2,000 in the long form.
 func TestManyAllocations(t *testing.T) {
-	lab := kit.NewLab(t, "--max-slots", fmt.Sprint(*atOnce+14), "--max-unreleased", fmt.Sprint(*atOnce+14), "--memory-budget", "4GiB",
+	const atOnce = 50
+	many := howMany(t, "QUITTANCE_MANY", 60)
+	lab := kit.NewLab(t, "--max-slots", fmt.Sprint(atOnce+14), "--max-unreleased", fmt.Sprint(atOnce+14), "--memory-budget", "4GiB",
 		"--engine-create-timeout", "60s", "--engine-start-timeout", "60s")
 	lab.Profile("echo", agenttest.Profile{Args: []string{"serve"}, Memory: "32MiB"})
 	lab.Start()
@@ -61,7 +71,7 @@ func TestManyAllocations(t *testing.T) {
 
 	began := time.Now()
 	n := protocol.Number(2)
-	for range *many {
+	for range many {
 		n++
 		one(n)
 		if n%8 == 0 {
@@ -71,7 +81,7 @@ func TestManyAllocations(t *testing.T) {
 	release(n)
 	inARow := time.Since(began)
 	first := n + 1
-	for range *atOnce {
+	for range atOnce {
 		n++
 		c.allocate(n, "echo")
 	}
@@ -105,7 +115,7 @@ func TestManyAllocations(t *testing.T) {
 		t.Errorf("%+v %+v", host.Frontiers, host.Slots)
 	}
 	t.Logf("%d in a row within %s, %d at once; agent: %d and %d descriptors, %d and %d MiB resident; engine: %d and %d descriptors",
-		*many, inARow.Round(time.Second), *atOnce, files, lab.OpenFiles(), resident>>20, lab.ResidentBytes()>>20, engineFiles, openFiles(t, lab.Engine.PID()))
+		many, inARow.Round(time.Second), atOnce, files, lab.OpenFiles(), resident>>20, lab.ResidentBytes()>>20, engineFiles, openFiles(t, lab.Engine.PID()))
 	// What the collector has not given back after the burst is within this.
 	if after := lab.ResidentBytes(); after > resident+32<<20 {
 		t.Errorf("%d MiB resident, %d at the start", after>>20, resident>>20)

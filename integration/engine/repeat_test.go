@@ -3,7 +3,6 @@
 package engine_test
 
 import (
-	"flag"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -12,20 +11,18 @@ import (
 	"github.com/quittance/quittance/protocol"
 )
 
-// The long form is -killed 200; see the package comment.
-var killed = flag.Int("killed", 40, "allocations in TestManyKilledAtStart")
-
 // Allocations that the kernel kills right at their start, one after the other:
 // every verdict is killed, scope container, however late the agent reads (FR-01,
 // FR-02): it is stalled for up to 500 ms around the kill. Slots, history and the
-// machine are as before.
+// machine are as before. QUITTANCE_KILLED is how many, 200 in the long form.
 func TestManyKilledAtStart(t *testing.T) {
+	many := protocol.Number(howMany(t, "QUITTANCE_KILLED", 40))
 	lab := kit.NewLab(t, "--max-unreleased", "5")
 	lab.Profile("eat", agenttest.Profile{Args: []string{"eat", "128"}, NoInit: true})
 	lab.Start()
 	c := newCaller(t, lab)
 	c.witness()
-	for n := protocol.Number(1); n <= protocol.Number(*killed); n++ {
+	for n := protocol.Number(1); n <= many; n++ {
 		c.allocate(n, "eat")
 		if n%2 == 0 {
 			lab.Stall(rand.N(500 * time.Millisecond))
@@ -58,7 +55,7 @@ func TestManyKilledAtStart(t *testing.T) {
 		}
 	}
 	host := hostOf(t, lab)
-	if host.Slots.Used != 0 || host.Slots.Unreleased != 0 || host.Frontiers != (protocol.Frontiers{Accepted: protocol.Number(*killed), Released: protocol.Number(*killed)}) {
+	if host.Slots.Used != 0 || host.Slots.Unreleased != 0 || host.Frontiers != (protocol.Frontiers{Accepted: many, Released: many}) {
 		t.Errorf("at the end: %+v %+v", host.Slots, host.Frontiers)
 	}
 	if left := lab.Leftovers(); len(left) != 0 {

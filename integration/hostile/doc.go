@@ -2,7 +2,4 @@
 // wish it ill: workers that misbehave in every way, callers that abuse its
 // socket, and an engine that hangs, loses replies or goes away. What the agent
 // does with peers that behave is integration/engine's.
-//
-// TestEngineStopped and TestEngineHangs have a long form: go test -tags engine
-// -run 'TestEngine(Stopped|Hangs)' ./integration/hostile -args -silence 1m.
 package hostile

@@ -3,8 +3,8 @@
 package hostile
 
 import (
-	"flag"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -161,13 +161,25 @@ func TestEveryCall(t *testing.T) {
 	c.settled()
 }
 
-// silence is longer than every deadline of the lab's agent but one; the long
-// form is -silence 1m.
-var silence = flag.Duration("silence", 12*time.Second, "for how long the engine is away in TestEngineStopped and TestEngineHangs")
+// silenceOf is for how long the engine is away: longer than every deadline of the
+// lab's agent but one, or QUITTANCE_SILENCE, 1m in the long form.
+func silenceOf(t *testing.T) time.Duration {
+	t.Helper()
+	text := os.Getenv("QUITTANCE_SILENCE")
+	if text == "" {
+		return 12 * time.Second
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatalf("QUITTANCE_SILENCE is %q, not a duration such as 1m", text)
+	}
+	return d
+}
 
 // outage runs lives while the engine is away, and shows what must hold: bounded
 // waits, refusals without a number, exits that are not lost, recovery by itself.
 func outage(t *testing.T, away, back func(lab *agenttest.Lab) error) {
+	silence := silenceOf(t)
 	lab := kit.NewLab(t)
 	lab.Profile("echo", agenttest.Profile{Args: []string{"serve"}, NoInit: true})
 	lab.Start()
@@ -218,7 +230,7 @@ func outage(t *testing.T, away, back func(lab *agenttest.Lab) error) {
 		}
 	}
 	refusals := 0
-	for time.Since(began) < *silence {
+	for time.Since(began) < silence {
 		asked := time.Now()
 		_, err := c.gen.Allocate(t.Context(), c.next, request)
 		if !hostclient.IsCode(err, protocol.CodeEngineUnavailable) && !hostclient.IsCode(err, protocol.CodeProfileUnavailable) {

@@ -4,7 +4,8 @@
 # Each part's whole output is kept in build/test-all/PART.log.
 #
 #   test      every lane with every row: the crash matrix whole, two minutes
-#             without the job service in each phase, 1,000 jobs in a row
+#             without the job service in each phase and one without the engine,
+#             1,000 jobs and 2,000 allocations in a row, 200 kills for memory
 #   engines   the engine and crash lanes on the current containerd 2.x
 #   fuzz      every fuzz target for a minute
 #   soak      1,000 jobs through lossy networks and random kills
@@ -19,7 +20,7 @@ mkdir -p "$logs"
 
 part() {
 	case $1 in
-	test) $make setup lint && QUITTANCE_OUTAGE=2m QUITTANCE_JOBS=1000 $lanes -race unit unit engine crash e2e ;;
+	test) $make setup lint && QUITTANCE_OUTAGE=2m QUITTANCE_SILENCE=1m QUITTANCE_MANY=2000 QUITTANCE_KILLED=200 QUITTANCE_JOBS=1000 $lanes -race unit unit engine crash e2e ;;
 	engines)
 		QUITTANCE_CONTAINERD=$(integration/setup/containerd2.sh) || return
 		export QUITTANCE_CONTAINERD
