@@ -1,8 +1,11 @@
-// Package failpoint lets a test end the controller at a named point between
-// two steps that leave a trace. It owns the names' meaning ("die here") and
-// nothing else; it must not know what the points guard.
+// Package failpoint lets a test strike the controller, or somebody else while it
+// stands still, at a named point between two steps that leave a trace. It owns
+// the names' meaning and nothing else; it must not know what the points guard.
 //
-// A binary built with the tag failpoints dies at the point that the
-// environment variable QUITTANCE_FAILPOINT names, in the form "name:kill", by
-// SIGKILL to itself. Without the tag [Hit] is empty and costs nothing.
+// A binary built with the tag failpoints obeys the environment; without the tag
+// [Hit] is empty and costs nothing:
+//
+//	QUITTANCE_FAILPOINT=NAME:kill      at the first arrival the process ends with SIGKILL
+//	QUITTANCE_FAILPOINT=NAME:stop      it stops with SIGSTOP; SIGCONT lets it go on
+//	QUITTANCE_FAILPOINT_MARK=FILE      is made when that takes place
 package failpoint

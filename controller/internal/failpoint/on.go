@@ -4,19 +4,56 @@ package failpoint
 
 import (
 	"os"
-	"syscall"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
 )
 
-// chosen is the point at which this process dies; set once at start.
-var chosen = os.Getenv("QUITTANCE_FAILPOINT")
+// chosen is the point at which this process is struck, and how; set once at
+// start.
+var chosen, action, _ = strings.Cut(os.Getenv("QUITTANCE_FAILPOINT"), ":")
 
-// Hit ends the process by SIGKILL if name is the point chosen.
+// struck is set by the first arrival.
+var struck atomic.Bool
+
+// Hit does what was chosen if name is the point chosen, once.
 func Hit(name string) {
-	if chosen != name+":kill" {
+	if name != chosen || struck.Swap(true) {
 		return
 	}
-	if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
-		panic("failpoint: cannot kill this process: " + err.Error())
+	switch action {
+	case "kill":
+		mark()
+		signalSelf(unix.SIGKILL)
+		select {} // the signal is on its way
+	case "stop":
+		mark()
+		signalSelf(unix.SIGSTOP)
+	default:
+		panic("failpoint: QUITTANCE_FAILPOINT must end in :kill or :stop")
 	}
-	select {} // the signal is on its way
+}
+
+// signalSelf is taken by this very thread, on its way back: nothing after the
+// point has run by then.
+func signalSelf(sig unix.Signal) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.Tgkill(os.Getpid(), unix.Gettid(), sig); err != nil {
+		panic("failpoint: cannot signal this process: " + err.Error())
+	}
+}
+
+// mark tells the test that the strike takes place now, and in which process.
+func mark() {
+	file := os.Getenv("QUITTANCE_FAILPOINT_MARK")
+	if file == "" {
+		return
+	}
+	if err := os.WriteFile(file, []byte(strconv.Itoa(os.Getpid())), 0o600); err != nil {
+		panic("failpoint: " + err.Error())
+	}
 }

@@ -4,6 +4,7 @@ package controller
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"os"
@@ -38,12 +39,12 @@ var hostPoints = []struct {
 	}, []end{once}},
 }
 
-// hostSamples is into how many parts the points are cut for the runs that take
-// only one; see the lane's runner.
-const hostSamples = 12
+// parts is into how many parts rows are cut for the runs that take only one; see
+// the lane's runner.
+const parts = 12
 
-// sampled tells whether this run takes a point.
-func sampled(t *testing.T, name string) bool {
+// sampled tells whether this run takes a row of all those named.
+func sampled(t *testing.T, name string, all []string) bool {
 	t.Helper()
 	text := os.Getenv("QUITTANCE_SAMPLE")
 	if text == "" {
@@ -60,12 +61,18 @@ func sampled(t *testing.T, name string) bool {
 		}
 		return h.Sum64()
 	}
-	var all []string
-	for _, p := range hostPoints {
-		all = append(all, p.names...)
+	all = slices.SortedFunc(slices.Values(all), func(a, b string) int { return cmp.Compare(hash(a), hash(b)) })
+	return slices.Index(all, name)%parts == int(number%parts)
+}
+
+// stopped tells whether a process has made its mark and SIGSTOP has reached it.
+func stopped(mark string, pid int) (bool, error) {
+	if _, err := os.Stat(mark); err != nil {
+		return false, nil
 	}
-	slices.SortFunc(all, func(a, b string) int { return cmp.Compare(hash(a), hash(b)) })
-	return slices.Index(all, name)%hostSamples == int(number%hostSamples)
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, state, _ := strings.Cut(string(stat), ") ")
+	return strings.HasPrefix(state, "T"), err
 }
 
 // The crash matrix's column of the controller: it is killed while the agent
@@ -73,9 +80,13 @@ func sampled(t *testing.T, name string) bool {
 // at most one execution, everything on the host removed, consumed and released
 // (I15, I27, I28, I30 to I32).
 func TestControllerKilledAtHostPoints(t *testing.T) {
+	var all []string
+	for _, group := range hostPoints {
+		all = append(all, group.names...)
+	}
 	for _, group := range hostPoints {
 		for _, name := range group.names {
-			if !sampled(t, name) {
+			if !sampled(t, name, all) {
 				continue
 			}
 			t.Run(name, func(t *testing.T) {
@@ -84,14 +95,7 @@ func TestControllerKilledAtHostPoints(t *testing.T) {
 				controller := s.Serve()
 				id := s.Submit("one job")
 				pid := s.Lab.PID()
-				s.Eventually("the agent stands still", func() (bool, error) {
-					if _, err := os.Stat(mark); err != nil {
-						return false, nil
-					}
-					stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-					_, state, _ := strings.Cut(string(stat), ") ")
-					return strings.HasPrefix(state, "T"), err
-				})
+				s.Eventually("the agent stands still", func() (bool, error) { return stopped(mark, pid) })
 				controller.Kill()
 				if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
 					t.Fatal(err)
@@ -120,4 +124,73 @@ func endOf(job api.Job) end {
 		return again
 	}
 	return once
+}
+
+// others are struck while the controller stands still at one of its points.
+var others = []struct {
+	name   string
+	strike func(s *controllertest.Site) error
+}{
+	{"agent", func(s *controllertest.Site) error {
+		s.Lab.Kill()
+		s.Lab.Start()
+		return nil
+	}},
+	{"containerd", func(s *controllertest.Site) error {
+		return errors.Join(s.Lab.Engine.Kill(), s.Lab.RestartEngine())
+	}},
+}
+
+// The agent, and the engine's daemon, are killed and come back while the
+// controller stands still between two of its steps: the job ends once, with one
+// execution (I15, I27, I31).
+func TestOthersKilledAtControllerPoints(t *testing.T) {
+	var all []string
+	for _, other := range others {
+		for _, p := range points {
+			all = append(all, other.name+"/"+p.name)
+		}
+	}
+	for _, other := range others {
+		t.Run(other.name, func(t *testing.T) {
+			for _, p := range points {
+				if !sampled(t, other.name+"/"+p.name, all) {
+					continue
+				}
+				t.Run(p.name, func(t *testing.T) {
+					s := kit.NewSite(t, controllertest.Options{})
+					s.StartAPI()
+					mark := filepath.Join(filepath.Dir(s.StateDir()), "struck") // the controller's user writes it
+					work := s.StartWork("QUITTANCE_FAILPOINT="+p.name+":stop", "QUITTANCE_FAILPOINT_MARK="+mark)
+					id := s.Submit("one job")
+					s.Eventually("the lanes stand still", func() (bool, error) {
+						text, err := os.ReadFile(mark)
+						if err != nil || len(text) == 0 {
+							return false, nil
+						}
+						pid, err := strconv.Atoi(string(text))
+						if err != nil {
+							return false, err
+						}
+						return stopped(mark, pid)
+					})
+					if err := other.strike(s); err != nil {
+						t.Fatal(err)
+					}
+					work.Signal(syscall.SIGCONT)
+					end := endOf(s.Await(id))
+					// Once the worker was reached, nobody's end but its own matters:
+					// the channel is the controller's.
+					if end != once && (end != again || p.end != again) {
+						t.Errorf("the job ended %s", end)
+					}
+					audit(t, s, id, end)
+					work.Stop()
+					if left := s.Lab.Leftovers(); len(left) != 0 {
+						t.Errorf("left on the machine: %v", left)
+					}
+				})
+			}
+		})
+	}
 }
