@@ -129,6 +129,9 @@ func Run(c Config) (status int, err error) {
 	if err := c.check(); err != nil {
 		return 0, err
 	}
+	// The container's root, who is nobody outside, walks through what is made here;
+	// what is secret has a mode of its own.
+	unix.Umask(0o022)
 	image, err := ociimage.Open(c.Archive)
 	if err != nil {
 		return 0, err
@@ -173,7 +176,7 @@ func (s *supervisor) lock() (*os.File, error) {
 	if err := os.MkdirAll(s.dir, 0o711); err != nil {
 		return nil, fmt.Errorf("directory of containers: %w", err)
 	}
-	// The container's root walks through them, whatever the umask was.
+	// An older one may have had another mode.
 	for _, dir := range []string{s.config.Dir, s.dir} {
 		if err := os.Chmod(dir, 0o711); err != nil {
 			return nil, fmt.Errorf("directory of containers: %w", err)
