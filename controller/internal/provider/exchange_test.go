@@ -72,6 +72,18 @@ func ends(s string) func(*peerConn) {
 	}
 }
 
+// halfCloses says s, ends its own side and goes on listening.
+func halfCloses(s string) func(*peerConn) {
+	return func(c *peerConn) {
+		if c.read() {
+			c.say(s)
+			if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+				_ = half.CloseWrite() // the client may be gone already
+			}
+		}
+	}
+}
+
 func table() map[string]row {
 	good := string(api.Encode(admission()))
 	html := "<html>proxy</html>"
@@ -107,6 +119,8 @@ func table() map[string]row {
 		"half a head":          {ends("HTTP/1.1 200 OK\r\nContent-Ty"), ClassLost, protocol.Unknown, true, true, ""},
 		"half a body":          {ends(answer("200 OK", good)[:len(answer("200 OK", good))-10]), ClassLost, protocol.Unknown, true, true, ""},
 		"half a chunk":         {ends(head("200 OK", "Content-Type: application/json", "Transfer-Encoding: chunked") + "ff\r\n{"), ClassLost, protocol.Unknown, true, true, ""},
+		"half-closed at once":  {halfCloses(""), ClassLost, protocol.Unknown, true, true, ""},
+		"half-closed in body":  {halfCloses(answer("200 OK", good)[:len(answer("200 OK", good))-10]), ClassLost, protocol.Unknown, true, true, ""},
 		"reset after the send": {func(c *peerConn) { c.read(); c.reset() }, ClassLost, protocol.Unknown, true, true, ""},
 		// What is not HTTP at all.
 		"garbage":         {ends("220 mail.example.org ESMTP s3cret\r\n"), ClassMalformed, protocol.Unknown, false, false, ""},
