@@ -1,12 +1,17 @@
 package controllertest
 
 import (
+	"bufio"
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
+
+	"github.com/quittance/quittance/controller/api"
 )
 
 // maxInputs bounds the inputs that are searched for; a run of a thousand jobs
@@ -44,6 +49,33 @@ func (s *Site) Read(path string) []byte {
 		s.T.Fatalf("GET %s: status %d: %s", path, status, data)
 	}
 	return data
+}
+
+// Events is a job's stream of events up to the one after which it has the state.
+func (s *Site) Events(id string, state api.JobState) []byte {
+	s.T.Helper()
+	ctx, cancel := context.WithTimeout(s.T.Context(), Patience)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.listen+"/v1/jobs/"+id+"/events", nil)
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+s.token())
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	defer answer.Body.Close() // the rest of the stream is not read
+	var text []byte
+	lines := bufio.NewScanner(answer.Body)
+	for lines.Scan() {
+		text = append(append(text, lines.Bytes()...), '\n')
+		if bytes.Contains(lines.Bytes(), []byte(`"state":"`+string(state)+`"`)) {
+			return text
+		}
+	}
+	s.T.Fatalf("the stream ends before the job is %s (%v):\n%s", state, lines.Err(), text)
+	return nil
 }
 
 // LogTo gives later processes a standard error of the test's own; their Log has

@@ -182,6 +182,11 @@ func TestFiguresAndNoticesOfTwoJobs(t *testing.T) {
 			t.Errorf("secret found: %v", found)
 		}
 	}
+	for id, state := range map[string]api.JobState{good: api.JobFinished, bad: api.JobFailed} {
+		if found := s.Lab.Secrets.In("the events of "+id, s.Events(id, state)); len(found) > 0 {
+			t.Errorf("secret found: %v", found)
+		}
+	}
 	if s.Lab.Secrets.Len() < 4 {
 		t.Error("no secrets are registered: this test searches for nothing")
 	}
