@@ -94,11 +94,16 @@ type site struct {
 func newSite(t *testing.T, fault string) *site {
 	t.Helper()
 	s := &site{t: t, fault: fault}
-	var flags []string
+	// Longer than a create takes on a machine that is busy with other tests, and
+	// no longer than the longest deadline, which an unknown creation waits for.
+	flags := []string{"--engine-create-timeout", "10s", "--engine-start-timeout", "10s"}
+	if fault == timeOut {
+		flags = nil // it waits for them
+	}
 	if fault == fullDisk {
 		disk := tmpfs(t, "96m")
 		s.filler = filepath.Join(disk, "filler")
-		flags = []string{"--state-dir", filepath.Join(disk, "state"), "--max-slots", "2"}
+		flags = append(flags, "--state-dir", filepath.Join(disk, "state"), "--max-slots", "2")
 	}
 	s.lab = kit.NewLab(t, flags...)
 	s.lab.Profile("echo", agenttest.Profile{Args: []string{"serve"}, Grace: "1s", Tables: oneCard(t, s.lab)})
