@@ -189,7 +189,7 @@ func (l *Lab) arguments(verb ...string) []string {
 		"--state-dir", l.StateDir(), "--socket", l.Socket(), "--profile-dir", l.path("profiles"), "--cdi-dirs", l.CDIDir(), "--engine-address", orElse(l.EngineAddress, l.Engine.Address()),
 		"--cgroup-root", l.cgroup, "--controller-uids", "0", "--operator-uids", "0", "--log-level", "debug",
 		// An unknown creation is looked for again after the longest of these.
-		"--engine-create-timeout", "5s", "--engine-start-timeout", "5s", "--engine-delete-timeout", "10s", "--engine-read-timeout", "3s",
+		"--engine-create-timeout", "10s", "--engine-start-timeout", "10s", "--engine-delete-timeout", "10s", "--engine-read-timeout", "3s",
 		"--exit-grace", "2s"), l.flags...)
 }
 

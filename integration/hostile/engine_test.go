@@ -26,7 +26,8 @@ import (
 // proxied is a lab whose agent reaches its engine through a proxy.
 func proxied(t *testing.T, flags ...string) (*agenttest.Lab, *engineproxy.Proxy) {
 	t.Helper()
-	lab := kit.NewLab(t, flags...)
+	// Short, because tests wait for them; a loaded machine needs the usual ones.
+	lab := kit.NewLab(t, append([]string{"--engine-create-timeout", "5s", "--engine-start-timeout", "5s"}, flags...)...)
 	proxy, err := engineproxy.Start(filepath.Join(lab.Engine.Dir(), "proxy.sock"), lab.Engine.Address())
 	if err != nil {
 		t.Fatal(err)
