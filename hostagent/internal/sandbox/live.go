@@ -188,13 +188,20 @@ const (
 
 // awaitHandler waits until the program can take a signal. The first process of a
 // PID namespace never sees a signal that came before it had a handler: a stop
-// during the start would be lost, and systemd would wait for its time-out.
+// during the start would be lost, and systemd would wait for its time-out. It
+// must be seen twice: the kernel gives a process the program's name a moment
+// before it takes the handlers of the one before away.
 func awaitHandler(pid int, signal syscall.Signal) {
 	deadline := time.NewTimer(handlerTime)
 	defer deadline.Stop()
 	tick := time.NewTicker(handlerTick)
 	defer tick.Stop()
-	for !catches(pid, signal) {
+	for seen := 0; seen < 2; {
+		if catches(pid, signal) {
+			seen++
+		} else {
+			seen = 0
+		}
 		select {
 		case <-deadline.C:
 			return
@@ -203,11 +210,18 @@ func awaitHandler(pid int, signal syscall.Signal) {
 	}
 }
 
+// runcName begins the name of runc's own process, which becomes the program's
+// and has handlers too.
+const runcName = "Name:\trunc:["
+
 // catches reports whether the program has a handler for the signal, or has ended.
 func catches(pid int, signal syscall.Signal) bool {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil || strings.Contains(string(status), "\nState:\tZ") {
 		return true
+	}
+	if strings.HasPrefix(string(status), runcName) {
+		return false
 	}
 	_, rest, _ := strings.Cut(string(status), "\nSigCgt:")
 	mask, _, _ := strings.Cut(strings.TrimSpace(rest), "\n")

@@ -288,8 +288,8 @@ func TestMachineFileFollows(t *testing.T) {
 func TestAwaitHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for signal, want := range map[syscall.Signal]time.Duration{
-			syscall.SIGTERM: 0,           // Go's runtime has a handler
-			syscall.SIGSTOP: handlerTime, // nobody has
+			syscall.SIGTERM: 2 * handlerTick, // Go's runtime has a handler
+			syscall.SIGSTOP: handlerTime,     // nobody has
 		} {
 			began := time.Now()
 			awaitHandler(os.Getpid(), signal)
