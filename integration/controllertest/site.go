@@ -127,7 +127,7 @@ func (k *Kit) NewSite(t testing.TB, o Options) *Site {
 	t.Helper()
 	lab := k.Agent.NewLab(t, "--controller-uids", fmt.Sprint(UID), "--socket-group", fmt.Sprint(GID),
 		// A busy machine is not what these tests are about.
-		"--engine-create-timeout", "15s", "--engine-start-timeout", "15s")
+		"--engine-create-timeout", "10s", "--engine-start-timeout", "10s")
 	dir, err := os.MkdirTemp("", "qs")
 	if err != nil {
 		t.Fatal(err)
