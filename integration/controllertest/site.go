@@ -125,9 +125,7 @@ max          = "64KiB"
 // Controllers are started by the test.
 func (k *Kit) NewSite(t testing.TB, o Options) *Site {
 	t.Helper()
-	lab := k.Agent.NewLab(t, "--controller-uids", fmt.Sprint(UID), "--socket-group", fmt.Sprint(GID),
-		// A busy machine is not what these tests are about.
-		"--engine-create-timeout", "10s", "--engine-start-timeout", "10s")
+	lab := k.Agent.NewLab(t, "--controller-uids", fmt.Sprint(UID), "--socket-group", fmt.Sprint(GID))
 	dir, err := os.MkdirTemp("", "qs")
 	if err != nil {
 		t.Fatal(err)
