@@ -120,7 +120,7 @@ func TestFileThatIsAbsent(t *testing.T) {
 
 func TestPrintedConfigurationReadsBack(t *testing.T) {
 	c := Default()
-	c.MemoryBudget, c.ControllerUIDs = Size{3 << 20}, Users{int64(7), "root"}
+	c.MemoryBudget, c.ControllerUIDs = Size{Bytes: 3 << 20}, Users{int64(7), "root"}
 	var back Config
 	if err := toml.NewDecoder(strings.NewReader(c.String())).DisallowUnknownFields().Decode(&back); err != nil {
 		t.Fatal(err)
