@@ -12,9 +12,10 @@
 #   e2fsprogs fuse3             disks for the power cuts
 #   postgresql                  the job service's other database, started privately
 #   gcc libc6-dev               the race detector
+#   iproute2                    a network namespace for the controller's container
 #   git ca-certificates curl    sources, TLS, and the tour in the README
 set -eu
-needed="containerd runc catatonit mmdebstrap rpm openssh-client e2fsprogs fuse3 postgresql gcc libc6-dev git ca-certificates curl $*"
+needed="containerd runc catatonit mmdebstrap rpm openssh-client e2fsprogs fuse3 postgresql gcc libc6-dev iproute2 git ca-certificates curl $*"
 
 missing=
 for package in $needed; do
