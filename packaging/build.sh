@@ -55,6 +55,7 @@ for arch in ${QUITTANCE_ARCHS:-$(go env GOARCH)}; do
 	for program in ${QUITTANCE_PROGRAMS:-hostagent controller agentctl}; do
 		stage=$work/build/stage/$program
 		share=$stage/doc
+		rm -rf "$stage" # of another architecture
 		mkdir -p "$share"
 		GOARCH=$arch CGO_ENABLED=0 go build -trimpath -buildvcs=false \
 			-ldflags "-s -w -buildid= -X github.com/quittance/quittance/cmd/$program/command.Version=$VERSION" \
