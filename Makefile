@@ -28,6 +28,7 @@ lint: ## tidy modules, vet and staticcheck, with and without build tags
 	$(GO) vet -tags $(TAGS) ./...
 	$(STATICCHECK) ./...
 	$(STATICCHECK) -tags $(TAGS) ./...
+	CGO_ENABLED=0 GOARCH=arm64 $(GO) build -o /dev/null ./cmd/...
 
 .PHONY: unit
 unit: lint ## lint, then the unit lane with the race detector
@@ -84,7 +85,7 @@ vm-soak: setup vm-setup ## the same with CUTS (default 30) power cuts, 200 kills
 test: setup lint ## everything, with one count at the end; as root
 	$(LANES) -timeout 15m -race unit unit engine crash e2e
 
-PARTS ?= test engines fuzz soak vm vm-soak
+PARTS ?= test engines packages fuzz soak vm vm-soak
 .PHONY: test-all
 test-all: ## the long form of everything, PARTS chosen, one table at the end; as root, many hours
 	@GO="$(GO)" MAKE="$(MAKE)" integration/setup/all.sh $(PARTS)

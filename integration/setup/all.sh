@@ -7,6 +7,7 @@
 #             without the job service in each phase and one without the engine,
 #             1,000 jobs and 2,000 allocations in a row, 200 kills for memory
 #   engines   the engine and crash lanes on the current containerd 2.x
+#   packages  all packages under lintian and rpmlint
 #   fuzz      every fuzz target for a minute
 #   soak      1,000 jobs through lossy networks and random kills
 #   vm        the whole machine
@@ -27,6 +28,7 @@ part() {
 		echo "containerd: $("$QUITTANCE_CONTAINERD" --version)"
 		$make setup && $lanes engine crash
 		;;
+	packages) $make packages-check ;;
 	fuzz) $make fuzz FUZZTIME=1m ;;
 	soak | vm | vm-soak) $make "$1" ;;
 	*)
@@ -44,7 +46,7 @@ table() {
 	fi
 }
 
-[ $# -gt 0 ] || set -- test engines fuzz soak vm vm-soak
+[ $# -gt 0 ] || set -- test engines packages fuzz soak vm vm-soak
 failed=0
 summary=
 for name; do
