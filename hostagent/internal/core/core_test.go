@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,9 +18,30 @@ type slowJournal struct {
 	mu      sync.Mutex
 	waiting []func(error)
 	kinds   []protocol.Kind
+	blocked chan struct{} // what Append waits for before it takes anything; nil: nothing
+}
+
+// block holds every later Append back until the function returned is called.
+func (j *slowJournal) block() (unblock func()) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	blocked := make(chan struct{})
+	j.blocked = blocked
+	return func() {
+		j.mu.Lock()
+		j.blocked = nil
+		j.mu.Unlock()
+		close(blocked)
+	}
 }
 
 func (j *slowJournal) Append(entries []Entry, done func(error)) {
+	j.mu.Lock()
+	blocked := j.blocked
+	j.mu.Unlock()
+	if blocked != nil {
+		<-blocked
+	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, e := range entries {
@@ -78,6 +100,7 @@ type running struct {
 	core    *Core
 	journal *slowJournal
 	workers *recorder
+	fed     atomic.Int64 // how often the watchdog was fed
 	over    chan error
 	stop    context.CancelFunc
 }
@@ -94,6 +117,7 @@ func runCore(t *testing.T) *running {
 	r.core = New(Config{
 		State: state, Session: NewSession(firstBoot, protocol.CgroupV2, Bounds{MaxSlots: 2, MaxUnreleased: 2, StuckAfterMillis: 1000}),
 		Journal: r.journal, Workers: r.workers, Clock: bubbleClock{time.Now()},
+		Fed: func() { r.fed.Add(1) },
 	})
 	ctx, stop := context.WithCancel(t.Context())
 	r.stop = stop
@@ -192,6 +216,53 @@ func TestJournalFailureIsFinal(t *testing.T) {
 			t.Errorf("a later request: %v", err)
 		}
 		r.core.Post(Tick{}) // does not block
+	})
+}
+
+// The loop alone feeds the watchdog: at least once in every tick while it turns,
+// also while the disk is slow, and never again once a call into the journal does
+// not return, whatever else goes on in the process. Unblocked, it feeds again
+// and answers what had waited (I35).
+func TestOnlyTheLoopFeedsTheWatchdog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := runCore(t)
+		turns := func(d time.Duration) int64 {
+			before := r.fed.Load()
+			time.Sleep(d) // virtual
+			synctest.Wait()
+			return r.fed.Load() - before
+		}
+		const while = 30 * time.Second // half of the unit's WatchdogSec
+		if n := turns(while); n < int64(while/tickInterval) {
+			t.Errorf("fed %d times in %s at rest", n, while)
+		}
+
+		unblock := r.journal.block()
+		answered := make(chan Reply, 2)
+		go func() { answered <- r.ask(allocateEvent) }()
+		synctest.Wait()
+		// Somebody who asks, and who waits in vain, is no sign of life either.
+		go func() { answered <- r.ask(func(id RequestID) Event { return GetHost{ID: id} }) }()
+		if n := turns(while); n != 0 {
+			t.Errorf("fed %d times in %s by a loop that does not turn", n, while)
+		}
+
+		unblock()
+		if n := turns(while); n < int64(while/tickInterval) {
+			t.Errorf("fed %d times in %s after the journal went on, nothing durable yet", n, while)
+		}
+		if len(answered) != 0 {
+			t.Error("answered before the acceptance was durable")
+		}
+		r.journal.sync(-1, nil)
+		synctest.Wait()
+		if len(answered) != 2 {
+			t.Errorf("%d of 2 requests were answered", len(answered))
+		}
+		r.stop()
+		if err := <-r.over; err != nil {
+			t.Error(err)
+		}
 	})
 }
 
