@@ -106,7 +106,7 @@ func newSite(t *testing.T, fault string) *site {
 		flags = append(flags, "--state-dir", filepath.Join(disk, "state"), "--max-slots", "2")
 	}
 	s.lab = kit.NewLab(t, flags...)
-	s.lab.Profile("echo", agenttest.Profile{Args: []string{"serve"}, Grace: "1s", Tables: oneCard(t, s.lab)})
+	s.lab.Profile("echo", agenttest.Profile{Args: []string{"serve"}, Grace: "1s", Tables: s.lab.Card()})
 	s.mark = filepath.Join(s.lab.Engine.Dir(), "struck")
 	s.bystander = newBystander(t, s.lab)
 	if fault == loseAnswer || fault == timeOut {

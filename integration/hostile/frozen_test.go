@@ -33,16 +33,36 @@ func freezer(t *testing.T, pid int) string {
 	return ""
 }
 
-// A frozen worker keeps its slot and is stuck, with what was seen; twenty other
-// allocations go through meanwhile, at their usual pace; thawed, it is unstuck
-// and retired by itself (FR-17, I19).
+// cardName is that of the lab's card.
+const cardName = "quittance.test/card=0"
+
+// A frozen worker keeps its slot and its device and is stuck, with what was seen:
+// nobody else gets the card, and twenty other allocations go through meanwhile,
+// at their usual pace. Thawed, it is unstuck and retired by itself, and the card
+// is granted again (FR-17, I16, I19).
 func TestFrozenWorkerAmongOthers(t *testing.T) {
 	lab := kit.NewLab(t, "--stuck-after", "1s", "--max-slots", "2")
-	lab.Profile("frozen", agenttest.Profile{Args: []string{"serve"}, Grace: "100ms"})
+	lab.Profile("frozen", agenttest.Profile{Args: []string{"serve"}, Grace: "100ms", Tables: lab.Card()})
 	lab.Profile("other", agenttest.Profile{Args: []string{"serve"}, NoInit: true, Grace: "100ms"})
 	lab.Start()
 	c := newController(t, lab)
+	card := c.request("frozen")
 	n := c.start("frozen")
+	// onlyTheStuck wants its slot and its card held, and no slot besides.
+	onlyTheStuck := func(when string) {
+		t.Helper()
+		host, err := lab.Operator().Host(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if host.Slots.Max != 2 || host.Slots.Used != 1 || host.Slots.Stuck != 1 {
+			t.Errorf("%s: slots %+v, want one of two used, by the stuck one", when, host.Slots)
+		}
+		if _, err := c.gen.Allocate(t.Context(), c.next, card); !hostclient.IsCode(err, protocol.CodeDeviceUnavailable) ||
+			!strings.Contains(err.Error(), fmt.Sprintf("%s is quarantined: number %d holds it and is stuck", cardName, n)) {
+			t.Errorf("%s: an allocation of the card: %v", when, err)
+		}
+	}
 	file := freezer(t, c.pid(n))
 	write := func(state string) {
 		t.Helper()
@@ -64,6 +84,7 @@ func TestFrozenWorkerAmongOthers(t *testing.T) {
 		a, err := c.gen.Get(t.Context(), n, "", 0)
 		return err == nil && a.Stuck != nil && a.Stuck.Step == "kill" && a.Stuck.ProcessState != "" && a.Stuck.WaitChannel != "", err
 	})
+	onlyTheStuck("before the others")
 	longest := time.Duration(0)
 	for range 20 {
 		began := time.Now()
@@ -76,6 +97,7 @@ func TestFrozenWorkerAmongOthers(t *testing.T) {
 	if longest > 15*time.Second {
 		t.Errorf("a life beside the stuck one took %s", longest)
 	}
+	onlyTheStuck("after the others")
 	// Its slot stays held: with one more the node is full.
 	held := c.start("other")
 	if _, err := c.gen.Allocate(t.Context(), c.next, c.request("other")); !hostclient.IsCode(err, protocol.CodeCapacity) {
@@ -92,6 +114,11 @@ func TestFrozenWorkerAmongOthers(t *testing.T) {
 	if got := fmt.Sprint(kinds); got != "[accepted started stuck unstuck exited retired]" {
 		t.Errorf("receipts %s", got)
 	}
+	next := c.start("frozen")
+	if a := c.await(next, protocol.StateStarted); len(a.Devices) != 1 || a.Devices[0].Name != cardName {
+		t.Errorf("the card of the stuck one was not granted again: %v", a.Devices)
+	}
+	c.retire(next)
 	c.retire(n)
 	c.settled()
 }
