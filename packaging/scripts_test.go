@@ -400,8 +400,8 @@ func hostagentScripts(t *testing.T, m *throwAway) {
 	}
 }
 
-// controllerScripts: the user, no start by itself, a refused downgrade, and
-// users' property kept by purge.
+// controllerScripts: the user, no start by itself, commands as that user only, a
+// refused downgrade, and users' property kept by purge.
 func controllerScripts(t *testing.T, m *throwAway) {
 	const (
 		name  = "quittance-controller"
@@ -415,6 +415,15 @@ func controllerScripts(t *testing.T, m *throwAway) {
 	}
 	if groups := strings.Fields(m.run("id", "-Gn", "quittance-controller")); strings.Join(groups, " ") != "quittance-controller quittance" {
 		t.Errorf("the user's groups are %v", groups)
+	}
+	// A file of root's would be closed to the unit: only its user makes any.
+	m.run("install", "-d", "-o", name, "-g", name, "-m", "0700", state)
+	create := []string{"controller", "token", "create", "--principal", "alice"}
+	asUser := []string{"runuser", "-u", name, "--"}
+	m.refused(strings.Join(asUser, " "), create...)
+	m.run(append(asUser, create...)...)
+	if others := m.run("find", state, "!", "-user", name); others != "" {
+		t.Errorf("not the controller's user's: %s", others)
 	}
 	scope := m.path(state + "/attempts/scope")
 	m.write(scope, `{"format":"quittance-store","v":2,"store":"00112233445566778899aabbccddeeff"}`+"\n", 0o600)

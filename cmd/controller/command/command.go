@@ -28,7 +28,7 @@ var Version = "development"
 func version() string { return commandline.Version(Version) }
 
 // Main runs the command line and returns the process's exit code: 0 done, 1
-// failed, 2 usage.
+// failed, 2 usage, which the wrong user is too.
 func Main(args []string) int {
 	root := New()
 	root.SetArgs(args)
@@ -53,7 +53,10 @@ type loader func(*cobra.Command) (controller.Config, error)
 func New() *cobra.Command {
 	root := commandline.Root("controller", "Run inference jobs through a host agent, exactly once each",
 		"controller is the unprivileged half of Quittance: it serves the job API, runs attempts in\n"+
-			"lanes, and sees containers only through the host agent's signed receipts.")
+			"lanes, and sees containers only through the host agent's signed receipts.\n\n"+
+			"What opens the state directory must be run as its owner, root included:\n"+
+			"runuser -u quittance-controller -- controller COMMAND\n\n"+
+			"Exit status: 0 done, 1 failed, 2 usage, which the wrong user is too.")
 	file := root.PersistentFlags().String("config", controller.DefaultConfigFile, "configuration file")
 	for _, k := range controller.ConfigKeys() {
 		root.PersistentFlags().String(k.Flag(), "", k.Doc+" (default "+k.Default()+")")
@@ -65,11 +68,24 @@ func New() *cobra.Command {
 		}
 		return controller.LoadConfig(*file, cmd.Flags().Changed("config"), commandline.Given(cmd, names))
 	}
+	// What opens the state directory or the database, to read it too, makes files
+	// there and goes through open; the others open nothing of the kind.
+	open := func(cmd *cobra.Command) (controller.Config, error) {
+		c, err := load(cmd)
+		if err != nil {
+			return c, err
+		}
+		if err := controller.CheckCaller(c); err != nil {
+			return c, commandline.Usage(err)
+		}
+		return c, nil
+	}
 	root.AddCommand(
-		run(load, "serve", "Run the job service and the lanes until SIGTERM", controller.Serve),
-		run(load, "api", "Run the job service alone until SIGTERM", controller.API),
-		work(load),
-		configCommand(load), tokenCommand(load), providerCommand(load), hostkeyCommand(load), storeCommand(load), drainCommand(load), versionCommand(),
+		run(open, "serve", "Run the job service and the lanes until SIGTERM", controller.Serve),
+		run(open, "api", "Run the job service alone until SIGTERM", controller.API),
+		work(open),
+		tokenCommand(open), providerCommand(open), hostkeyCommand(open), storeCommand(open),
+		configCommand(load), drainCommand(load), versionCommand(),
 	)
 	return root
 }

@@ -70,7 +70,9 @@ func New() *cobra.Command {
 	root := commandline.Root("hostagent", "Run inference containers for a controller that never touches the engine",
 		"hostagent is the privileged part of Quittance: it creates, limits, watches and removes the\n"+
 			"containers that an administrator described in profiles, and publishes what it did as durable,\n"+
-			"signed receipts over a private Unix socket.")
+			"signed receipts over a private Unix socket.\n\n"+
+			"Exit status: 0 done, 1 failed and may succeed later, 2 usage, 78 a restart cannot mend it\n"+
+			"(configuration, ledger, host key).")
 	file := root.PersistentFlags().String("config", hostagent.DefaultConfigFile, "configuration file")
 	defaults := hostagent.DefaultConfig()
 	for _, k := range hostagent.ConfigKeys() {
