@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/quittance/quittance/controller/internal/attempt"
@@ -50,7 +51,10 @@ func offers(err error) []desk.Offer {
 // goes on with what is left.
 func decide(ctx context.Context, j *journal.Attempt, d desk.Decision, known *recovery.Case, why error) error {
 	if d.Action == desk.Resume {
-		known.Hold = false
+		// Only who was told what the hold's end loses has decided about it.
+		if errors.Is(why, recovery.ErrHold) {
+			known.Hold = false
+		}
 		return nil
 	}
 	if d.Reference != j.Reference() {
@@ -79,5 +83,6 @@ func decide(ctx context.Context, j *journal.Attempt, d desk.Decision, known *rec
 // noted keeps in the record who decided and why.
 func noted(d desk.Decision, at protocol.Timestamp) attempt.Noted {
 	text := fmt.Sprintf("uid %d: %s", d.UID, d.Note)
-	return attempt.Noted{Fact: attempt.Fact{Name: "operator", Text: text[:min(len(text), attempt.MaxFactBytes)], At: at}}
+	text = strings.ToValidUTF8(text[:min(len(text), attempt.MaxFactBytes)], "") // the cut may be inside a character
+	return attempt.Noted{Fact: attempt.Fact{Name: "operator", Text: text, At: at}}
 }

@@ -3,9 +3,12 @@ package lane
 import (
 	"context"
 	"errors"
+	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/controller/internal/attempt"
@@ -18,6 +21,13 @@ import (
 // held is an attempt that was entered before a restart and whose offering says
 // hold, in the hands of a lane that waits for a person. end waits for the lane.
 func held(t *testing.T, w *world) (key, reference string, d *desk.Desk, end func() error) {
+	t.Helper()
+	return heldWhile(t, w, func() {})
+}
+
+// heldWhile is held, with change made to the world before the lane takes the
+// attempt up again.
+func heldWhile(t *testing.T, w *world, change func()) (key, reference string, d *desk.Desk, end func() error) {
 	t.Helper()
 	work, stop := context.WithCancelCause(t.Context())
 	gone, over := context.WithCancel(t.Context())
@@ -35,6 +45,7 @@ func held(t *testing.T, w *world) (key, reference string, d *desk.Desk, end func
 	if err != nil {
 		t.Fatal(err)
 	}
+	w.set(change)
 	l := w.lane(o)
 	l.Desk = &desk.Desk{}
 	done := make(chan error, 1)
@@ -60,6 +71,35 @@ func TestResumeOfAHold(t *testing.T) {
 			t.Fatal(err)
 		}
 		if f := w.failure(); stateOf(w) != attempt.StateTerminalConfirmed || f.Code != api.FailInterrupted || !f.Entered || w.count("executed") != 1 {
+			t.Fatalf("record is %s, FAIL %s; events %q", stateOf(w), f.Code, w.events)
+		}
+	})
+}
+
+// An attempt that hold keeps for a person may wait for something else first. To
+// resume that wait loses nothing, as its offer says: the hold is still decided by
+// itself.
+func TestResumeOfAnotherWaitKeepsTheHold(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		key, _, d, end := heldWhile(t, w, func() { w.serves = "000000000000000000000000000000ee" })
+		if waiting, ok := d.Waiting(key); !ok || len(waiting.Offers) != 2 || waiting.Offers[0].Lost != lostByTrying {
+			t.Fatalf("%v %+v", ok, waiting)
+		}
+		w.set(func() { w.serves = "" }) // mended, and the operator says so
+		if err := d.Decide(t.Context(), key, desk.Decision{Action: desk.Resume}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if waiting, ok := d.Waiting(key); !ok || len(waiting.Offers) != 2 || waiting.Offers[0].Lost != lostByEnding || stateOf(w) != attempt.StateAcknowledged {
+			t.Fatalf("%v %+v, record is %s", ok, waiting, stateOf(w))
+		}
+		if err := d.Decide(t.Context(), key, desk.Decision{Action: desk.Resume}); err != nil {
+			t.Fatal(err)
+		}
+		if err := end(); err != nil {
+			t.Fatal(err)
+		}
+		if f := w.failure(); stateOf(w) != attempt.StateTerminalConfirmed || f.Code != api.FailInterrupted || w.count("executed") != 1 {
 			t.Fatalf("record is %s, FAIL %s; events %q", stateOf(w), f.Code, w.events)
 		}
 	})
@@ -171,4 +211,55 @@ func TestResolveOfAnUnprovedGeneration(t *testing.T) {
 			t.Fatalf("record is %s; events %q", stateOf(w), w.events)
 		}
 	})
+}
+
+// I16, I27: the same before a replacement: the attempt waits at the desk, where
+// the remedy that its reason names is offered, and no second execution follows.
+func TestUnprovedGenerationBeforeAReplacement(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		failFirst(w, func(http.ResponseWriter, *http.Request) {
+			w.set(func() {
+				w.serves = "000000000000000000000000000000ee"
+				w.allocations[1].State = protocol.StateConsumed // gone, and nobody can prove it
+			})
+			panic(http.ErrAbortHandler)
+		})
+		o := pure(offering.OnOOMFail)
+		l := w.lane(o)
+		l.Desk = &desk.Desk{}
+		done := make(chan error, 1)
+		go func() {
+			_, err := l.attempt(always(t), w.selection(o))
+			done <- err
+		}()
+		time.Sleep(time.Hour) // of the bubble's clock
+		synctest.Wait()
+		e := w.records.Active()[0]
+		admission, _ := attempt.AdmissionOf(e.Record)
+		if waiting, ok := l.Desk.Waiting(e.Key); !ok || len(waiting.Offers) != 2 || waiting.Offers[1].Lost != lostByTrusting {
+			t.Fatalf("%v %+v", ok, waiting)
+		}
+		if err := l.Desk.Decide(t.Context(), e.Key, desk.Decision{Action: desk.Resolve, Reference: admission.Reference, Note: "looked"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		r, ok := w.records.Active()[0].Record.(attempt.TerminalConfirmed)
+		if !ok || len(r.Executions) != 1 || r.Executions[0].Settlement != attempt.SettlementGenerationGone || w.failure().Code != api.FailInterrupted || w.count("executed") != 0 {
+			t.Fatalf("record is %s; events %q", stateOf(w), w.events)
+		}
+	})
+}
+
+// A note of an operator is cut at the bound of a fact, and never inside a
+// character.
+func TestLongNote(t *testing.T) {
+	for pad := range 4 {
+		note := strings.Repeat("x", pad) + strings.Repeat("ü€", attempt.MaxFactBytes)
+		text := noted(desk.Decision{UID: 7, Note: note}, 1).Fact.Text
+		if !utf8.ValidString(text) || len(text) > attempt.MaxFactBytes || len(text) < attempt.MaxFactBytes-utf8.UTFMax {
+			t.Errorf("%d bytes: %q", len(text), text)
+		}
+	}
 }

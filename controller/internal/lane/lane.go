@@ -203,7 +203,7 @@ func (l *Lane) attempt(c Contexts, s Selection) (breaker.End, error) {
 				l.Log.Info("attempt observed again", "attempt", j.Key(), "tries", n.Failed)
 				return
 			}
-			l.Log.Warn("attempt not observed", "attempt", j.Key(), "job", s.Job.Job, "tries", n.Failed, "gap_left", n.Left, "error", n.Err)
+			l.Log.Warn("attempt not observed", append(provider.Fields(n.Err), "attempt", j.Key(), "job", s.Job.Job, "reference", j.Reference(), "tries", n.Failed, "gap_left", n.Left, "error", n.Err)...)
 		},
 	})
 	result, err := l.execute(executor.Job{Journal: j, Observer: o, Offering: s.Offering, Profile: s.Profile, Agent: s.Agent}, s.Larger)
@@ -277,7 +277,9 @@ func (l *Lane) execute(job executor.Job, larger *protocol.ProfileInfo) (executor
 
 // retireFirst settles the first allocation before a replacement and adds its
 // facts. What fails is taken up again until it is done or the attempt must stop:
-// a lost answer of the host is no reason to give the replacement up.
+// a lost answer of the host is no reason to give the replacement up. An
+// allocation whose end only a person can tell is: the attempt is interrupted,
+// and its end waits where that person can decide.
 func (l *Lane) retireFirst(job executor.Job, facts map[protocol.Number]protocol.Allocation) error {
 	ctx := job.Observer.Context()
 	for failed := 1; ; failed++ {
@@ -287,7 +289,8 @@ func (l *Lane) retireFirst(job executor.Job, facts map[protocol.Number]protocol.
 				facts[end.Number] = end.Allocation
 			}
 		}
-		if err == nil || fatal(err) {
+		_, unproved := errors.AsType[*retirement.UnprovedError](err)
+		if err == nil || unproved || fatal(err) {
 			return err
 		}
 		wait := l.Pace.Ceiling(failed)
