@@ -82,7 +82,7 @@ vm-soak: setup vm-setup ## the same with CUTS (default 30) power cuts, 200 kills
 	$(GO) test -tags vm -count=1 -timeout 24h -v -run TestMachine ./integration/vm -args -cuts $(CUTS) -kills 200 -mixed
 
 .PHONY: test
-test: setup lint ## everything, with one count at the end; as root
+test: setup lint ## unit, engine, crash (a sample) and e2e, with one count at the end; as root
 	$(LANES) -timeout 15m -race unit unit engine crash e2e
 
 PARTS ?= test engines packages fuzz soak vm vm-soak
@@ -91,7 +91,7 @@ test-all: ## the long form of everything, PARTS chosen, one table at the end; as
 	@GO="$(GO)" MAKE="$(MAKE)" integration/setup/all.sh $(PARTS)
 
 .PHONY: lists
-lists: setup ## rewrite the lists of the tests that each lane expects
+lists: setup ## rewrite the lists of the tests of unit, engine, crash and e2e; as root
 	$(LANES) -timeout 15m -add unit engine crash e2e
 
 .PHONY: demo

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -66,6 +67,13 @@ func parse(line []string) error {
 	return command.ValidateRequiredFlags()
 }
 
+// asController is how a command is run as the controller's user.
+var asController = []string{"runuser", "-u", "quittance-controller", "--"}
+
+// ownersOnly are the controller's groups of commands that open its state
+// directory, which refuse anybody but its owner.
+var ownersOnly = []string{"hostkey", "provider", "store", "token"}
+
 type unknownCommand struct{ name string }
 
 func (e *unknownCommand) Error() string { return "no command " + e.name }
@@ -79,6 +87,10 @@ func TestRunbooksNameRealCommands(t *testing.T) {
 	for page, text := range runbooks(t) {
 		for _, m := range code.FindAllStringSubmatch(text, -1) {
 			line := words(m[1])
+			prefixed := len(line) > len(asController) && slices.Equal(line[:len(asController)], asController)
+			if prefixed {
+				line = line[len(asController):]
+			}
 			for _, name := range unit.FindAllString(m[1], -1) {
 				if _, err := os.Stat(filepath.Join("systemd", name)); err != nil && name != "containerd.service" {
 					t.Errorf("%s: %s is no unit of ours", page, name)
@@ -88,6 +100,9 @@ func TestRunbooksNameRealCommands(t *testing.T) {
 				continue // prose, or a test of the package hostagent
 			}
 			commands++
+			if line[0] == "controller" && slices.Contains(ownersOnly, line[1]) && !prefixed {
+				t.Errorf("%s: %s is refused to root: %s", page, m[1], strings.Join(asController, " "))
+			}
 			if err := parse(line); err != nil {
 				t.Errorf("%s: %s: %v", page, m[1], err)
 			}
