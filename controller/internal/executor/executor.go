@@ -373,7 +373,7 @@ func (r *run) allocate(ctx context.Context) (protocol.Allocation, error) {
 	if err := r.Observer.Report(api.ConditionStartingWorker); err != nil {
 		return a, err
 	}
-	if a, err = r.Host.Wait(ctx, a.Number, protocol.StateStarted); err != nil {
+	if a, err = r.wait(ctx, a.Number, protocol.StateStarted); err != nil {
 		return a, err
 	}
 	r.facts[a.Number] = a

@@ -122,7 +122,7 @@ func (r *run) learnEnd(e attempt.Execution, f *outcome.Failure) (settled bool, e
 	var a protocol.Allocation
 	if settled {
 		waited, cancel := context.WithTimeout(ctx, r.ExitWait)
-		a, err = r.Host.Wait(waited, e.Number, protocol.StateExited)
+		a, err = r.wait(waited, e.Number, protocol.StateExited)
 		cancel()
 	}
 	if !settled || err != nil {
@@ -134,7 +134,7 @@ func (r *run) learnEnd(e attempt.Execution, f *outcome.Failure) (settled bool, e
 		}
 		if err == nil {
 			settled = true
-			a, err = r.Host.Wait(stopping, e.Number, protocol.StateExited)
+			a, err = r.wait(stopping, e.Number, protocol.StateExited)
 		}
 	}
 	if err != nil {
@@ -153,7 +153,7 @@ func (r *run) learnEnd(e attempt.Execution, f *outcome.Failure) (settled bool, e
 // then is not a kill (I22).
 func (r *run) afterSuccess() *outcome.Failure {
 	ctx, cancel := context.WithTimeout(r.Observer.Context(), r.StopWait)
-	a, err := r.Host.Wait(ctx, r.number, protocol.StateStarted)
+	a, err := r.wait(ctx, r.number, protocol.StateStarted)
 	cancel()
 	if r.Offering.FailOnOOM && (err != nil || !judged(a)) && r.Observer.Stopped() == nil {
 		r.Log.Warn("no fresh reading of the counters; the worker's end is awaited", "attempt", r.Journal.Key(), "allocation", r.number, "error", err)
@@ -183,6 +183,20 @@ func (r *run) afterSuccess() *outcome.Failure {
 	return nil
 }
 
+// errOther: the agent began another generation, where the number is another
+// attempt's.
+var errOther = errors.New("executor: the agent shows another attempt's allocation under this number")
+
+// wait reads an allocation of this attempt. What is read of another attempt's is
+// no fact of this one (I22).
+func (r *run) wait(ctx context.Context, n protocol.Number, until protocol.State) (protocol.Allocation, error) {
+	a, err := r.Host.Wait(ctx, n, until)
+	if err == nil && (a.Number != n || a.Purpose != r.Journal.Key()) {
+		return protocol.Allocation{}, errOther
+	}
+	return a, err
+}
+
 // judged reports whether the host's facts say if the kernel killed for memory.
 func judged(a protocol.Allocation) bool {
 	return a.OOM != nil && a.OOM.Verdict != protocol.VerdictUnknown
@@ -201,7 +215,7 @@ func (r *run) endAnswered() (protocol.Allocation, error) {
 	if err := r.Host.Retire(ctx, last.Generation, last.Number, r.Journal.Key(), "the worker has answered"); err != nil {
 		return protocol.Allocation{}, err
 	}
-	return r.Host.Wait(ctx, last.Number, protocol.StateExited)
+	return r.wait(ctx, last.Number, protocol.StateExited)
 }
 
 func oomDetail(a protocol.Allocation) string {

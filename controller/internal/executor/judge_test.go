@@ -5,15 +5,24 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/quittance/quittance/controller/api"
+	"github.com/quittance/quittance/controller/internal/attempt"
+	"github.com/quittance/quittance/controller/internal/host"
 	"github.com/quittance/quittance/controller/internal/offering"
+	"github.com/quittance/quittance/controller/internal/outcome"
 	"github.com/quittance/quittance/protocol"
 )
 
-// counters is a host of which only one reading is asked.
+// counters is a host that shows one reading and answers retirements.
 type counters struct {
 	Host
-	now protocol.Allocation
-	err error
+	now    protocol.Allocation
+	err    error
+	retire error
+}
+
+func (c counters) Retire(context.Context, protocol.ID, protocol.Number, string, string) error {
+	return c.retire
 }
 
 func (c counters) Wait(context.Context, protocol.Number, protocol.State) (protocol.Allocation, error) {
@@ -24,8 +33,10 @@ func (c counters) Wait(context.Context, protocol.Number, protocol.State) (protoc
 // what was read before the work is no fact of it.
 func TestCountersAfterAnswer(t *testing.T) {
 	reading := func(v protocol.Verdict) protocol.Allocation {
-		return protocol.Allocation{Number: 1, OOM: &protocol.OOM{Verdict: v}}
+		return protocol.Allocation{Number: 1, Purpose: still{}.Key(), OOM: &protocol.OOM{Verdict: v}}
 	}
+	others := reading(protocol.VerdictKilled)
+	others.Purpose = "att.other"
 	for name, row := range map[string]struct {
 		host counters
 		want protocol.Verdict
@@ -33,7 +44,9 @@ func TestCountersAfterAnswer(t *testing.T) {
 	}{
 		"nothing happened": {counters{now: reading(protocol.VerdictNotKilled)}, protocol.VerdictNotKilled, false},
 		"a child died":     {counters{now: reading(protocol.VerdictKilled)}, protocol.VerdictKilled, true},
-		"no reading":       {counters{err: errors.New("the host does not answer")}, protocol.VerdictUnknown, false},
+		// The agent began another generation, where the number is somebody else's.
+		"another attempt's child": {counters{now: others}, protocol.VerdictUnknown, false},
+		"no reading":              {counters{err: errors.New("the host does not answer")}, protocol.VerdictUnknown, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newInput(t, &source{}, offering.FromJob)
@@ -46,5 +59,28 @@ func TestCountersAfterAnswer(t *testing.T) {
 				t.Errorf("%s, want %s", got, row.want)
 			}
 		})
+	}
+}
+
+// started is a record with one open allocation.
+type started struct{ still }
+
+func (started) Record() attempt.Record {
+	return attempt.Acknowledged{Executions: []attempt.Execution{{Generation: protocol.NewID(), Number: 1}}}
+}
+
+// I22: a failure is a kill for memory only by the facts of this attempt's own
+// allocation, and not by those of another attempt under the same number of a
+// generation that the agent began meanwhile.
+func TestFailureByOwnFactsAlone(t *testing.T) {
+	for purpose, want := range map[string]api.FailureCode{still{}.Key(): api.FailWorkerOOM, "att.other": api.FailWorkerLost} {
+		r := newInput(t, &source{}, offering.FromJob)
+		r.Journal, r.number, r.facts = started{}, 1, map[protocol.Number]protocol.Allocation{}
+		r.Host = counters{now: protocol.Allocation{Number: 1, Purpose: purpose, State: protocol.StateExited, OOM: &protocol.OOM{Verdict: protocol.VerdictKilled}}, retire: host.ErrOtherGeneration}
+		f := &outcome.Failure{Code: api.FailWorkerLost, Entered: true}
+		settled, err := r.afterFailure(f)
+		if err != nil || !settled || f.Code != want || len(r.facts) > 0 != (want == api.FailWorkerOOM) {
+			t.Errorf("%s: settled %v, %v, %+v, facts %+v", purpose, settled, err, f, r.facts)
+		}
 	}
 }
