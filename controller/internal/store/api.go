@@ -68,6 +68,7 @@ var (
 	ErrExists     = errors.New("the directory holds an attempt store already")
 	ErrNoStore    = errors.New("the directory holds no attempt store: create one")
 	ErrWitness    = errors.New("the witness is lower than the one kept")
+	ErrSequence   = errors.New("the service keeps a sequence number that is not from this attempt store: make sure that it is the right service, put the newest copy of the store back, or hand the provider's identity over")
 	ErrHosts      = errors.New("the attempt store keeps witnesses of as many host generations as it may")
 )
 

@@ -21,6 +21,7 @@ type Store struct {
 	cfg      Config
 	fs       FS
 	id       protocol.ID
+	first    int64 // opens of this process; what it missed is counted from there
 	opens    atomic.Int64
 	sequence atomic.Int64 // last sequence number given out by NextSequence
 	lock     io.Closer
@@ -125,6 +126,9 @@ func Open(cfg Config) (_ *Store, err error) {
 // maxOpens keeps sequence numbers within 2⁵³−1.
 const maxOpens = 1<<21 - 2
 
+// maxJump bounds how many openings one process believes that it missed.
+const maxJump = 1 << 16
+
 func newStore(cfg Config, c *contents, lock io.Closer) *Store {
 	s := &Store{
 		cfg: cfg, fs: cfg.FS, id: c.id, lock: lock,
@@ -144,7 +148,8 @@ func newStore(cfg Config, c *contents, lock io.Closer) *Store {
 	for _, e := range c.history {
 		s.keys[e.Key] = true
 	}
-	s.opens.Store(c.scope.Opens + 1)
+	s.first = c.scope.Opens + 1
+	s.opens.Store(s.first)
 	s.sequence.Store(s.opens.Load() << 32)
 	return s
 }

@@ -436,7 +436,6 @@ func TestWitness(t *testing.T) {
 	mustClose(t, s)
 }
 
-// Sequence numbers rise over restarts, whatever was used before.
 // I25: a copy of the store that is older than what was announced from it
 // overtakes that, durably.
 func TestSequenceOvertakesWhatWasSeen(t *testing.T) {
@@ -465,6 +464,27 @@ func TestSequenceOvertakesWhatWasSeen(t *testing.T) {
 	mustClose(t, s)
 }
 
+// One answer of the service, or many, do not use the store up: no sequence number
+// of this store is that far ahead of it.
+func TestSequenceTakesNoGreatJump(t *testing.T) {
+	m := newMemFS()
+	s := created(t, config(m))
+	const base, most = 1, 1 + maxJump // opens
+	for _, wrong := range []int64{(maxOpens - 2) << 32, (most + 1) << 32, most << 32} {
+		if err := s.RaiseSequence(t.Context(), wrong); !errors.Is(err, ErrSequence) || s.Opens() != base {
+			t.Errorf("%d: %v, opened %d times", wrong, err, s.Opens())
+		}
+	}
+	if err := s.RaiseSequence(t.Context(), (most-1)<<32); err != nil || s.Opens() != most {
+		t.Errorf("%v, opened %d times", err, s.Opens())
+	}
+	if err := s.RaiseSequence(t.Context(), most<<32); !errors.Is(err, ErrSequence) || s.Opens() != most {
+		t.Errorf("a second jump: %v, opened %d times", err, s.Opens())
+	}
+	mustClose(t, s)
+}
+
+// Sequence numbers rise over restarts, whatever was used before.
 func TestSequenceRisesOverRestarts(t *testing.T) {
 	m := newMemFS()
 	cfg := config(m)

@@ -285,15 +285,20 @@ func (s *Store) SetWitness(ctx context.Context, generation protocol.ID, w Witnes
 
 // RaiseSequence makes every later number of [Store.NextSequence] higher than
 // seen, which the service has from this store's id: an older copy of the store
-// was put back, which does not know how often the newer one was opened.
+// was put back, which does not know how often the newer one was opened. What no
+// number of openings explains is [ErrSequence], and changes nothing: an answer
+// must not use up the numbers that the store has left.
 func (s *Store) RaiseSequence(ctx context.Context, seen int64) error {
 	opens := seen>>32 + 1
 	if seen < 0 || opens >= maxOpens {
-		return fmt.Errorf("sequence number %d is not one of an attempt store", seen)
+		return fmt.Errorf("%w: %d", ErrSequence, seen)
 	}
 	_, err := s.do(ctx, subjectScope, func() (Entry, error) {
 		if opens <= s.opens.Load() {
 			return Entry{}, nil
+		}
+		if opens > s.first+maxJump {
+			return Entry{}, fmt.Errorf("%w: %d, and the store was opened %d times", ErrSequence, seen, s.first)
 		}
 		write := func() error { return s.writeScope(scopeContent{s.cfg.Scope, opens, false}) }
 		if err := s.fromReserve("", write(), write); err != nil {
