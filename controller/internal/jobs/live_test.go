@@ -415,7 +415,6 @@ func (b *lockedBuffer) String() string {
 	return b.buffer.String()
 }
 
-// I37: the log says who did what and holds no token, input, result or message.
 // A caller that goes away in the middle of a request, as a lane that stops
 // observing does, is no error of the service.
 func TestCallerWhoLeftIsNoError(t *testing.T) {
@@ -435,6 +434,7 @@ func TestCallerWhoLeftIsNoError(t *testing.T) {
 	}
 }
 
+// I37: the log says who did what and holds no token, input, result or message.
 func TestLogHoldsNoSecrets(t *testing.T) {
 	var log lockedBuffer
 	f := open(t, "", func(c *Config) {
