@@ -3,9 +3,9 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
-	"regexp"
-	"strconv"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -33,22 +33,48 @@ func outage(t *testing.T) time.Duration {
 // backoffMax is that of the site's lanes.
 const backoffMax = time.Second
 
-var triesForm = regexp.MustCompile(`"tries":(\d+)`)
-
-// tries are the counts of tries in the notices of a kind, in order.
-func tries(log, notice string) (all []int) {
-	for line := range strings.Lines(log) {
-		if m := triesForm.FindStringSubmatch(line); m != nil && strings.Contains(line, notice) {
-			n, _ := strconv.Atoi(m[1]) // digits only
-			all = append(all, n)
+// notices are the log lines of a kind, in order.
+func notices(t *testing.T, log, kind string) (all []line) {
+	t.Helper()
+	for text := range strings.Lines(log) {
+		if strings.Contains(text, kind) {
+			all = append(all, logLines(t, text)...)
 		}
 	}
 	return all
 }
 
+// complete wants a notice of an exchange with the service to name the operation
+// and its disposition, in fields of their own and in the text, and whose it was.
+func complete(t *testing.T, l line, job api.Job, operations []string) {
+	t.Helper()
+	operation, disposition := l.text("operation"), l.text("disposition")
+	if !slices.Contains(operations, operation) {
+		t.Errorf("operation %q, want one of %v: %v", operation, operations, l)
+	}
+	if disposition != string(protocol.Refused) && disposition != string(protocol.Unknown) {
+		t.Errorf("disposition %q: %v", disposition, l)
+	}
+	cause := l.text("error") + l.text("reason")
+	if want := fmt.Sprintf("%s: %s (%s)", operation, l.text("class"), disposition); !strings.Contains(cause, want) {
+		t.Errorf("the cause %q does not say %q", cause, want)
+	}
+	if job.Job == "" {
+		return // no attempt, no identities
+	}
+	if l.text("job") != job.Job || !strings.HasPrefix(l.text("attempt"), "att."+job.Job+".") {
+		t.Errorf("job %q and attempt %q, want those of %s", l.text("job"), l.text("attempt"), job.Job)
+	}
+	// Before START is answered nobody knows the service's reference.
+	if reference := l.text("reference"); reference != job.Attempts[0].Attempt && operation != api.RouteStart.Name {
+		t.Errorf("reference %q, want %s", reference, job.Attempts[0].Attempt)
+	}
+}
+
 // FR-26, FR-27, I27, I29: the job service is killed and stays away in one phase
 // after the other; nobody restarts the lanes, and the job ends as it should,
-// executed once. Each retry is one notice, and the backoff bounds them.
+// executed once. Each retry is one notice, which names operation, disposition and
+// identities, and the backoff bounds them.
 func TestServiceAwayInEachPhase(t *testing.T) {
 	const many = 1 << 30
 	for _, row := range []struct {
@@ -60,13 +86,15 @@ func TestServiceAwayInEachPhase(t *testing.T) {
 		// outage in it, during what happens in it.
 		reached func(s *controllertest.Site) bool
 		notice  string
+		of      []string // the operations that the notices may be of
 		during  func(t *testing.T, s *controllertest.Site)
 	}{
-		{name: "idle", text: "idle", reached: func(*controllertest.Site) bool { return true }, notice: "nothing is admitted"},
-		{name: "starting", lost: "/attempts", text: "starting", reached: sent("/attempts"), notice: "START not settled"},
-		{name: "fetching", lost: "/grant", upload: true, text: "fetching", reached: sent("/grant"), notice: "input not fetched yet"},
+		{name: "idle", text: "idle", reached: func(*controllertest.Site) bool { return true }, notice: "nothing is admitted",
+			of: []string{api.RouteFeed.Name, api.RouteInventory.Name, api.RouteHello.Name}},
+		{name: "starting", lost: "/attempts", text: "starting", reached: sent("/attempts"), notice: "START not settled", of: []string{api.RouteStart.Name}},
+		{name: "fetching", lost: "/grant", upload: true, text: "fetching", reached: sent("/grant"), notice: "input not fetched yet", of: []string{api.RouteUploads.Name, api.RouteGrant.Name}},
 		{
-			name: "preparing", text: "preparing", notice: "attempt not observed",
+			name: "preparing", text: "preparing", notice: "attempt not observed", of: []string{api.RouteAttempt.Name, api.RouteProgress.Name},
 			reached: func(s *controllertest.Site) bool { return active(s, protocol.StateStarted) },
 			// The worker becomes ready while nobody may be told: it is not asked.
 			during: func(t *testing.T, s *controllertest.Site) {
@@ -78,10 +106,11 @@ func TestServiceAwayInEachPhase(t *testing.T) {
 		},
 		{
 			name: "running", text: "hold away", reached: func(s *controllertest.Site) bool { return s.Executions() == 1 }, notice: "attempt not observed",
+			of:     []string{api.RouteAttempt.Name, api.RouteProgress.Name},
 			during: func(_ *testing.T, s *controllertest.Site) { s.OpenGate() },
 		},
-		{name: "publishing", lost: "/complete", text: "publishing", reached: sent("/complete"), notice: "outcome not confirmed"},
-		{name: "attaching", lost: "/receipts", text: "attaching", reached: sent("/receipts"), notice: "receipts not attached"},
+		{name: "publishing", lost: "/complete", text: "publishing", reached: sent("/complete"), notice: "outcome not confirmed", of: []string{api.RouteComplete.Name}},
+		{name: "attaching", lost: "/receipts", text: "attaching", reached: sent("/receipts"), notice: "receipts not attached", of: []string{api.RouteReceipts.Name}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			s := kit.NewSite(t, controllertest.Options{Lossy: true})
@@ -103,15 +132,21 @@ func TestServiceAwayInEachPhase(t *testing.T) {
 				id = submit()
 			}
 			s.Eventually("the phase is reached", func() (bool, error) { return row.reached(s), nil })
+			// What is lost is noticed before the kill; what was said before it
+			// elsewhere is not of this outage.
+			before := 0
+			if row.lost == "" {
+				before = len(lanes.Log())
+			}
 			began := time.Now()
 			service.Kill()
-			s.Eventually("the outage is noticed", func() (bool, error) { return strings.Contains(lanes.Log(), row.notice), nil })
+			s.Eventually("the outage is noticed", func() (bool, error) { return strings.Contains(lanes.Log()[before:], row.notice), nil })
 			if row.during != nil {
 				row.during(t, s)
 			}
 			<-time.After(time.Until(began.Add(outage(t)))) // how long it lasts is what the test is about
 			away := time.Since(began)
-			noticed := tries(lanes.Log(), row.notice)
+			noticed := notices(t, lanes.Log()[before:], row.notice)
 			if row.lost != "" {
 				s.Proxy.Lose(row.lost, 0)
 			}
@@ -130,15 +165,17 @@ func TestServiceAwayInEachPhase(t *testing.T) {
 			if most := 20 + int(10*away/backoffMax); len(noticed) > most {
 				t.Errorf("%d notices in %s, at most %d are bounded by the backoff", len(noticed), away, most)
 			}
+			var job api.Job
+			if row.name != "idle" {
+				job = s.Job(id)
+			}
 			for i, n := range noticed {
-				if n != i+1 {
-					t.Fatalf("notice %d says try %d: not one notice for each retry: %v", i+1, n, noticed)
+				complete(t, n, job, row.of)
+				if tries, counted := n["tries"]; counted != (row.name != "idle") || counted && tries != float64(i+1) {
+					t.Fatalf("notice %d says try %v: not one notice for each retry: %v", i+1, tries, noticed)
 				}
 			}
-			if row.name != "idle" && len(noticed) == 0 {
-				t.Error("no notice counts its tries")
-			}
-			t.Logf("away for %s: %d notices %q", away.Round(time.Millisecond), strings.Count(lanes.Log(), row.notice), row.notice)
+			t.Logf("away for %s: %d notices %q", away.Round(time.Millisecond), len(noticed), row.notice)
 			lanes.Stop()
 		})
 	}

@@ -44,8 +44,10 @@ func (r *run) fetchInput(ctx context.Context) error {
 		step = r.uploadInput
 	}
 	budget := newBudget(r.Offering.Limits)
+	origin := attempt.OriginOf(r.Journal.Record())
+	admission, _ := attempt.AdmissionOf(r.Journal.Record())
 	err := r.Reads.Do(ctx, func(ctx context.Context) error { return step(ctx, calls, budget) }, repeatable, func(n retry.Notice) {
-		r.Log.Warn("input not fetched yet", "attempt", r.Journal.Key(), "tries", n.Tries, "wait", n.Wait, "error", n.Err)
+		r.Log.Warn("input not fetched yet", append(provider.Fields(n.Err), "attempt", r.Journal.Key(), "job", origin.Job, "reference", admission.Reference, "tries", n.Tries, "wait", n.Wait, "error", n.Err)...)
 	})
 	if cause := context.Cause(ctx); err != nil && errors.Is(cause, errSelectionTime) {
 		return errSelectionTime

@@ -85,6 +85,17 @@ func (f *Failure) Error() string {
 // Unwrap is the cause of our own side.
 func (f *Failure) Unwrap() error { return f.Cause }
 
+// Fields are what a log line says of an exchange that failed, as keys and
+// values: operation, class and disposition. There are none of another error,
+// which is not of an exchange.
+func Fields(err error) []any {
+	f, ok := errors.AsType[*Failure](err)
+	if !ok {
+		return nil
+	}
+	return []any{"operation", f.Operation, "class", string(f.Class), "disposition", string(f.Disposition)}
+}
+
 // Repeatable reports whether err is a [*Failure] that permits a repeat; it is
 // the permission that retry policies ask for.
 func Repeatable(err error) bool {

@@ -53,7 +53,7 @@ func (p *Publisher) Publish(ctx context.Context, j Journal) error {
 		return errors.New("publisher: an allocation is not settled; its end must be a fact before the outcome is published")
 	}
 	err := p.Policy.Do(ctx, func(ctx context.Context) error { return p.send(ctx, j, record) }, provider.Repeatable, func(n retry.Notice) {
-		p.Log.Warn("outcome not confirmed", "attempt", j.Key(), "operation", record.Outcome.Operation, "tries", n.Tries, "wait", n.Wait, "error", n.Err)
+		p.Log.Warn("outcome not confirmed", append(provider.Fields(n.Err), "attempt", j.Key(), "job", record.Origin.Job, "reference", record.Admission.Reference, "tries", n.Tries, "wait", n.Wait, "error", n.Err)...)
 	})
 	if err != nil {
 		return fmt.Errorf("publisher: %w", err)
@@ -109,7 +109,7 @@ func (p *Publisher) Attach(ctx context.Context, j Journal) error {
 		return j.Apply(ctx, attempt.ReceiptsAnswered{Answer: attempt.ReceiptsAnswer{}})
 	}
 	err := p.Policy.Do(ctx, func(ctx context.Context) error { return p.attach(ctx, j, sheet) }, provider.Repeatable, func(n retry.Notice) {
-		p.Log.Warn("receipts not attached", "attempt", j.Key(), "tries", n.Tries, "wait", n.Wait, "error", n.Err)
+		p.Log.Warn("receipts not attached", append(provider.Fields(n.Err), "attempt", j.Key(), "job", attempt.OriginOf(record).Job, "reference", admission.Reference, "tries", n.Tries, "wait", n.Wait, "error", n.Err)...)
 	})
 	if err != nil {
 		return fmt.Errorf("publisher: receipts: %w", err)

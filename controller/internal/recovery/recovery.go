@@ -104,7 +104,7 @@ func (r *Recovery) read(ctx context.Context, key, reference string) (reading obs
 		reading, err = r.API.Attempt(ctx, reference)
 		return err
 	}, provider.Repeatable, func(n retry.Notice) {
-		r.Log.Warn("attempt not readable", "attempt", key, "reference", reference, "tries", n.Tries, "wait", n.Wait, "error", n.Err)
+		r.Log.Warn("attempt not readable", append(provider.Fields(n.Err), "attempt", key, "reference", reference, "tries", n.Tries, "wait", n.Wait, "error", n.Err)...)
 	})
 	return reading, err
 }

@@ -45,7 +45,7 @@ func (s *Service) Next(ctx context.Context, number int) (lane.Selection, error) 
 	for {
 		selection, err := s.admit(ctx, number)
 		if err == nil && selection.Offering != nil {
-			s.report("")
+			s.report(nil)
 			return selection, nil
 		}
 		if ctx.Err() != nil {
@@ -55,9 +55,9 @@ func (s *Service) Next(ctx context.Context, number int) (lane.Selection, error) 
 			return lane.Selection{}, err
 		}
 		if err != nil {
-			s.report(err.Error())
+			s.report(err)
 		} else {
-			s.report("")
+			s.report(nil)
 		}
 		select {
 		case <-ctx.Done():
@@ -67,15 +67,19 @@ func (s *Service) Next(ctx context.Context, number int) (lane.Selection, error) 
 	}
 }
 
-// report logs why nothing is admitted, once per change.
-func (s *Service) report(reason string) {
+// report logs why nothing is admitted, once per change; nil: admission is open.
+func (s *Service) report(why error) {
+	reason := ""
+	if why != nil {
+		reason = why.Error()
+	}
 	s.mu.Lock()
 	changed := s.reason != reason
 	s.reason = reason
 	s.mu.Unlock()
 	switch {
 	case changed && reason != "":
-		s.Log.Warn("nothing is admitted", "reason", reason)
+		s.Log.Warn("nothing is admitted", append(provider.Fields(why), "reason", reason)...)
 	case changed:
 		s.Log.Info("admission is open")
 	}

@@ -263,7 +263,7 @@ func (s *Service) announce(ctx context.Context) {
 		switch {
 		case err != nil:
 			wait = helloAgain
-			s.Log.Warn("hello not acknowledged", "error", err)
+			s.Log.Warn("hello not acknowledged", append(provider.Fields(err), "error", err)...)
 		case !known:
 			continue // say it again, judged by the lease that the answer told
 		}
@@ -271,7 +271,7 @@ func (s *Service) announce(ctx context.Context) {
 			s.Log.Warn("maintenance is not done", "error", err)
 			if b, ok := errors.AsType[*blocked](err); ok && b.person {
 				// No admission may look as long as every lane holds what it recovered.
-				s.report(err.Error())
+				s.report(err)
 			}
 		}
 		select {

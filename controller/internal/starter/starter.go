@@ -95,7 +95,7 @@ func (s *Starter) Send(ctx context.Context, j *journal.Attempt) error {
 		t.unknown = record.LatestExpiry.Time() // sends of an earlier process
 	}
 	err := s.Policy.Do(ctx, func(ctx context.Context) error { return t.send(ctx, record.Origin.Start) }, t.permits, func(n retry.Notice) {
-		s.Log.Warn("START not settled", "attempt", j.Key(), "job", record.Origin.Job, "tries", n.Tries, "wait", n.Wait, "error", n.Err)
+		s.Log.Warn("START not settled", append(provider.Fields(n.Err), "attempt", j.Key(), "job", record.Origin.Job, "tries", n.Tries, "wait", n.Wait, "error", n.Err)...)
 	})
 	if err != nil {
 		return fmt.Errorf("starter: %w", err)
