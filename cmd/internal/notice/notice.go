@@ -66,6 +66,7 @@ func Open(o Options) *Log {
 	if resolve(o) != Journal {
 		direct := stream
 		direct.Output = o.Output
+		direct.Level = min(level, hclog.Warn) // at every level lines may be dropped, which is told as a warning
 		q := newQueue(hclog.New(&direct))
 		stream.Output = &lines{queue: q, out: o.Output}
 		return &Log{Logger: hclog.New(&stream), queue: q}

@@ -34,6 +34,13 @@ func within(t *testing.T, what string, f func()) {
 	}
 }
 
+// closed closes the log and waits for its last line, however slow the machine.
+func closed(t *testing.T, log *Log) {
+	t.Helper()
+	log.Close()
+	within(t, "the queue's goroutine", func() { <-log.queue.over })
+}
+
 // Nobody reads a full pipe: every writer goes on all the same, and once somebody
 // reads, the lines that were kept come whole and in order, followed by the count
 // of those that were not.
@@ -87,6 +94,34 @@ func TestBlockedPipeBlocksNobody(t *testing.T) {
 	}
 }
 
+// gated lets nothing be written before it is opened.
+type gated struct {
+	open chan struct{}
+	strings.Builder
+}
+
+// Write implements [io.Writer].
+func (g *gated) Write(p []byte) (int, error) {
+	<-g.open
+	return g.Builder.Write(p)
+}
+
+// I33: what was dropped is told at every level that a log may have.
+func TestDroppedLinesAreToldAtEveryLevel(t *testing.T) {
+	for _, level := range []string{"trace", "debug", "info", "warn", "error"} {
+		out := &gated{open: make(chan struct{})}
+		log := Open(Options{Name: "x", Level: level, Format: Text, Output: out})
+		for range maxLines + 2 { // one may be on its way already
+			log.Error("event")
+		}
+		close(out.open)
+		closed(t, log)
+		if got := strings.Count(out.String(), "log_lines_dropped"); got != 1 {
+			t.Errorf("level %s: %d lines tell of dropped ones", level, got)
+		}
+	}
+}
+
 // A process ends although nobody takes its last lines.
 func TestCloseGivesUp(t *testing.T) {
 	r, w, err := os.Pipe()
@@ -117,7 +152,7 @@ func TestCloseFlushes(t *testing.T) {
 		log.Named("part").Info("event", "i", i)
 	}
 	log.Debug("not this level")
-	log.Close()
+	closed(t, log)
 	if got := strings.Count(out.String(), "x.part: event: i="); got != 100 || strings.Contains(out.String(), "dropped") || strings.Contains(out.String(), "not this") {
 		t.Errorf("%d lines:\n%s", got, out.String())
 	}
@@ -142,7 +177,7 @@ func TestJournalFields(t *testing.T) {
 	if named := log.Named("jobs"); named.GetLevel() != hclog.Info || named.IsDebug() || !named.IsInfo() {
 		t.Errorf("the logger says that its level is %s", named.GetLevel())
 	}
-	log.Close()
+	closed(t, log)
 	if len(got) != 1 {
 		t.Fatalf("%d entries: %+v", len(got), got)
 	}
@@ -197,7 +232,7 @@ func TestJournalThatFails(t *testing.T) {
 	log := Open(Options{Name: "x", Level: "info", Format: Journal, Output: &out,
 		send: func(string, journal.Priority, map[string]string) error { return errors.New("no journal") }})
 	log.Error("event", "key", "value")
-	log.Close()
+	closed(t, log)
 	if got := out.String(); got != "<3>event key=value\n" {
 		t.Errorf("got %q", got)
 	}
