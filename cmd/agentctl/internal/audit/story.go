@@ -17,6 +17,7 @@ type story struct {
 	accepted protocol.Number // 0: none seen yet
 	released protocol.Number
 	numbers  map[protocol.Number]*chapter
+	holders  map[string]protocol.Number // device node → the number, not retired, that it is granted to
 	findings []Finding
 	index    protocol.Index // of the receipt being added
 }
@@ -36,7 +37,7 @@ type chapter struct {
 }
 
 func newStory(first protocol.Index) *story {
-	return &story{pruned: first > 0, numbers: map[protocol.Number]*chapter{}}
+	return &story{pruned: first > 0, numbers: map[protocol.Number]*chapter{}, holders: map[string]protocol.Number{}}
 }
 
 func (s *story) live() int {
@@ -123,10 +124,13 @@ func (s *story) accept(n protocol.Number, r protocol.Receipt) {
 	for _, d := range body.Devices {
 		c.nodes = append(c.nodes, d.Nodes...)
 	}
-	for other, o := range s.numbers {
-		if o.retired == nil && slices.ContainsFunc(o.nodes, func(node string) bool { return slices.Contains(c.nodes, node) }) {
+	told := map[protocol.Number]bool{}
+	for _, node := range c.nodes {
+		if other, held := s.holders[node]; held && other != n && !told[other] {
+			told[other] = true
 			s.wrong("number %s is granted a device that number %s holds", n, other)
 		}
+		s.holders[node] = n
 	}
 	s.numbers[n] = c
 }
@@ -171,6 +175,11 @@ func (s *story) advance(n protocol.Number, c *chapter, r protocol.Receipt, leaf 
 		s.retire(n, c, r)
 		index := r.Index
 		c.retired, c.leaf, c.stuck = &index, leaf, false
+		for _, node := range c.nodes {
+			if s.holders[node] == n {
+				delete(s.holders, node)
+			}
+		}
 	case protocol.KindConsumed:
 		s.consume(n, c, r)
 	}
