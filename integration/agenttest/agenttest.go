@@ -395,13 +395,19 @@ func (l *Lab) Controller(owner protocol.ID) *hostclient.Generation {
 // ResidentBytes is the running agent's memory.
 func (l *Lab) ResidentBytes() int64 {
 	l.t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", l.agent.Process.Pid))
+	return ResidentBytes(l.t, l.agent.Process.Pid)
+}
+
+// ResidentBytes is the memory of a running process.
+func ResidentBytes(t testing.TB, pid int) int64 {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	if err != nil {
-		l.t.Fatal(err)
+		t.Fatal(err)
 	}
 	var total, resident int64
 	if _, err := fmt.Sscan(string(text), &total, &resident); err != nil {
-		l.t.Fatal(err)
+		t.Fatal(err)
 	}
 	return resident * int64(os.Getpagesize())
 }

@@ -381,6 +381,12 @@ func (p *Process) Descriptors() int {
 	return len(all)
 }
 
+// ResidentBytes is the running process's memory.
+func (p *Process) ResidentBytes() int64 {
+	p.site.T.Helper()
+	return agenttest.ResidentBytes(p.site.T, p.cmd.Process.Pid)
+}
+
 // Killed reports whether the process, which has ended, ended by SIGKILL.
 func (p *Process) Killed() bool {
 	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)

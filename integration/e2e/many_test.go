@@ -54,7 +54,7 @@ func kept(t *testing.T, s *controllertest.Site) (files int, bytes int64) {
 
 // The story "soak", I30, I32, I33: many jobs through four lanes that share one
 // claims registry and one number sequence, with a history of 8. Each is executed
-// once; disk, descriptors, goroutines, slots and frontier are at the end as they
+// once; disk, descriptors, goroutines, memory, slots and frontier are at the end as they
 // were once the history had filled.
 func TestManyJobs(t *testing.T) {
 	const history = 8
@@ -88,6 +88,7 @@ func TestManyJobs(t *testing.T) {
 	}
 	run("first", history)
 	files, bytes := kept(t, s)
+	resident := controller.ResidentBytes()
 	descriptors, goroutines := controller.Descriptors(), scrape(t, s, figures).value("quittance_goroutines")
 	run("job", jobs)
 	if n := s.Executions(); n != jobs+history {
@@ -117,8 +118,13 @@ func TestManyJobs(t *testing.T) {
 		nowGoroutines = scrape(t, s, figures).value("quittance_goroutines")
 		return nowGoroutines <= goroutines+4, nil
 	})
-	t.Logf("%d jobs: %d files and %d bytes kept (%d and %d before), %d descriptors (%d), %.0f goroutines (%.0f)",
-		jobs, nowFiles, nowBytes, files, bytes, nowDescriptors, descriptors, nowGoroutines, goroutines)
+	// Go's heap is given back late: what grows with the jobs would go beyond it.
+	nowResident := controller.ResidentBytes()
+	if nowResident > resident+32<<20 {
+		t.Errorf("%d MiB resident, %d MiB before", nowResident>>20, resident>>20)
+	}
+	t.Logf("%d jobs: %d files and %d bytes kept (%d and %d before), %d descriptors (%d), %.0f goroutines (%.0f), %d MiB resident (%d)",
+		jobs, nowFiles, nowBytes, files, bytes, nowDescriptors, descriptors, nowGoroutines, goroutines, nowResident>>20, resident>>20)
 	controller.Stop()
 	if report := s.Command("store", "check"); strings.Contains(report, "active ") || !strings.Contains(report, fmt.Sprintf("history     %d records", history)) {
 		t.Fatalf("the store at the end:\n%s", report)
