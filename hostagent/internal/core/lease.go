@@ -28,8 +28,10 @@ const (
 	shownDevices   = 6 // in a refusal
 )
 
-// leases maps every device node that is held to the number that holds it. There
-// is no table of its own: a lease is an accepted receipt without a retired one,
+// leases maps every device node that is held, and every name that it is held by,
+// to the number that holds it: a card whose spec was written anew with other
+// paths is known by its name. A node begins with a slash and a name has an equals
+// sign, so that neither is taken for the other. There is no table of its own: a lease is an accepted receipt without a retired one,
 // so that it outlives the agent and the machine, and ends by retired only (I16,
 // I19).
 func (s *State) leases() map[string]protocol.Number {
@@ -39,6 +41,7 @@ func (s *State) leases() map[string]protocol.Number {
 			continue
 		}
 		for _, d := range a.Accepted.Devices {
+			held[d.Name] = n
 			for _, node := range d.Nodes {
 				held[node] = n
 			}
@@ -47,10 +50,10 @@ func (s *State) leases() map[string]protocol.Number {
 	return held
 }
 
-// heldBy finds who holds any of some nodes.
-func heldBy(held map[string]protocol.Number, nodes []string) (protocol.Number, bool) {
-	for _, node := range nodes {
-		if n, ok := held[node]; ok {
+// heldBy finds who holds a device by any of its nodes or names.
+func heldBy(held map[string]protocol.Number, o Offered) (protocol.Number, bool) {
+	for _, key := range slices.Concat(o.Nodes, o.Names) {
+		if n, ok := held[key]; ok {
 			return n, true
 		}
 	}
@@ -58,7 +61,7 @@ func heldBy(held map[string]protocol.Number, nodes []string) (protocol.Number, b
 }
 
 // lease chooses devices for a profile: each kind's first ones that are fit and
-// of which no node is held. It returns them as the receipt lists them, and the
+// of which no node and no name is held. It returns them as the receipt lists them, and the
 // digest of the specs that define them, nil where the profile asks for none.
 func (x *stepper) lease(p *profiles.Profile, offered []Offered) ([]protocol.Device, *protocol.Digest, *protocol.Problem) {
 	leased := []protocol.Device{}
@@ -78,7 +81,7 @@ func (x *stepper) lease(p *profiles.Profile, offered []Offered) ([]protocol.Devi
 			if o.Kind != want.Kind {
 				continue
 			}
-			holder, taken := heldBy(held, o.Nodes)
+			holder, taken := heldBy(held, o)
 			switch {
 			case o.Fault != "":
 				passed = append(passed, o.Names[0]+": "+o.Fault)

@@ -90,6 +90,26 @@ func TestLeasesAreExclusive(t *testing.T) {
 	s.checkFold()
 }
 
+// A card stays leased when its spec is written anew with other paths, or with
+// other paths and one name fewer.
+func TestRewrittenSpecFreesNoLease(t *testing.T) {
+	s := newSim(t)
+	s.witness()
+	s.allocate(1, "card", "a", testOwner)
+	card := s.offered[0]
+	for _, names := range [][]string{card.Names, card.Names[1:]} {
+		card.Names, card.Nodes = names, []string{"/dev/dri/by-path/card0"}
+		s.offered = []Offered{card}
+		refusedDevice(t, s.allocate(2, "card", "a", testOwner), names[0]+" is held by number 1")
+	}
+	s.end(1)
+	s.consume(1, "a")
+	if r := s.allocate(2, "card", "a", testOwner); r.Problem != nil {
+		t.Errorf("after the retirement: %+v", r.Problem)
+	}
+	s.checkFold()
+}
+
 // Leases are what the ledger says: a new life of the agent and a reboot know
 // them before anything is inspected.
 func TestLeasesOutliveTheAgent(t *testing.T) {
