@@ -54,7 +54,7 @@ func New() *cobra.Command {
 	root := commandline.Root("controller", "Run inference jobs through a host agent, exactly once each",
 		"controller is the unprivileged half of Quittance: it serves the job API, runs attempts in\n"+
 			"lanes, and sees containers only through the host agent's signed receipts.\n\n"+
-			"What opens the state directory must be run as its owner, root included:\n"+
+			"What opens the state directory is run as its owner, and refused to root:\n"+
 			"runuser -u quittance-controller -- controller COMMAND\n\n"+
 			"Exit status: 0 done, 1 failed, 2 usage, which the wrong user is too.")
 	file := root.PersistentFlags().String("config", controller.DefaultConfigFile, "configuration file")
