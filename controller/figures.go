@@ -14,7 +14,7 @@ import (
 func (w *work) look(agent *host.Host) metrics.Lanes {
 	shared := w.service.Snapshot()
 	out := metrics.Lanes{
-		Lanes: shared.Lanes, Attempts: map[attempt.State]int{}, Breakers: shared.Breakers, Blocked: shared.Blocked != "",
+		Lanes: shared.Lanes, Attempts: map[attempt.State]int{}, Breakers: shared.Breakers, Blocked: shared.Blocked != "", HostSeen: shared.HostSeen,
 	}
 	for _, e := range w.store.Active() {
 		out.Attempts[e.Record.State()]++
@@ -22,8 +22,9 @@ func (w *work) look(agent *host.Host) metrics.Lanes {
 			out.Busy++
 		}
 	}
-	out.Behind, out.HostSeen = agent.Behind()
-	out.HostSeen = out.HostSeen && shared.HostSeen
+	if behind, known := agent.Behind(); known && shared.HostSeen {
+		out.Behind = &behind
+	}
 	return out
 }
 

@@ -36,8 +36,8 @@ const MaxNoteBytes = 512
 // MaxRecordBytes bounds a whole record as it is exported.
 const MaxRecordBytes = 8 << 20
 
-// List is every attempt that is not archived, the oldest first, and why no job
-// is taken now: Blocked is "" while jobs are.
+// List is every attempt that is not archived, the oldest first, and why no lane
+// may take a job now: Blocked is "" while a free one may.
 type List struct {
 	Attempts []Attempt `json:"attempts"`
 	Blocked  string    `json:"blocked"`

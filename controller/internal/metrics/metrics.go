@@ -147,7 +147,7 @@ type Lanes struct {
 	Breakers map[string]bool       // by the offering's kind; true: it takes no job
 	Blocked  bool                  // nothing is admitted
 	HostSeen bool                  // the host's agent answered last time
-	Behind   int64                 // receipts of the host that were not read; meaningful with HostSeen
+	Behind   *int64                // receipts of the host that were not read; nil where that is not known
 }
 
 // Watch registers what is read of the lanes at each scrape.
@@ -198,8 +198,8 @@ func (w *lanesWatcher) Collect(to chan<- prometheus.Metric) {
 	}
 	gauge(blockedDesc, truth(l.Blocked))
 	gauge(hostDesc, truth(l.HostSeen))
-	if l.HostSeen {
-		gauge(behindDesc, float64(l.Behind))
+	if l.Behind != nil {
+		gauge(behindDesc, float64(*l.Behind))
 	}
 }
 

@@ -128,7 +128,7 @@ func (s *Service) mayAdmit(ctx context.Context, number int) (protocol.Host, map[
 	if announced {
 		reasons = append(reasons, s.inventory(ctx))
 	} else {
-		reasons = append(reasons, &blocked{reason: "no hello was acknowledged yet", cause: refused, person: identityLost(refused)})
+		reasons = append(reasons, &blocked{reason: "no hello was acknowledged yet", cause: refused, person: refusedForGood(refused)})
 	}
 	return current, profiles, first(reasons)
 }

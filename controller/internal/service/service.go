@@ -111,6 +111,7 @@ type Service struct {
 	breakers  map[string]*breaker.Breaker // by kind
 	hostSeen  bool                        // the host answered at the last hello
 	reason    string                      // why nothing is admitted, as last reported
+	kept      string                      // what keep told last, or ""
 	batchDue  bool                        // an attempt ended since the last maintenance
 	batchAt   time.Time                   // of the last whole maintenance
 }
@@ -267,18 +268,36 @@ func (s *Service) announce(ctx context.Context) {
 		case !known:
 			continue // say it again, judged by the lease that the answer told
 		}
-		if err := s.tend(ctx); err != nil && ctx.Err() == nil {
-			s.Log.Warn("maintenance is not done", "error", err)
-			if b, ok := errors.AsType[*blocked](err); ok && b.person {
-				// No admission may look as long as every lane holds what it recovered.
-				s.report(err)
-			}
-		}
+		s.keep(ctx)
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(wait):
 		}
+	}
+}
+
+// keep tends once and tells what needs a person: no admission may look as long
+// as every lane holds what it recovered. What it told it takes back.
+func (s *Service) keep(ctx context.Context) {
+	err := s.tend(ctx)
+	if err != nil && ctx.Err() != nil {
+		return
+	}
+	told := ""
+	if err != nil {
+		s.Log.Warn("maintenance is not done", "error", err)
+		if b, ok := errors.AsType[*blocked](err); ok && b.person {
+			s.report(err)
+			told = err.Error()
+		}
+	}
+	s.mu.Lock()
+	mended := told == "" && s.kept != "" && s.kept == s.reason
+	s.kept = told
+	s.mu.Unlock()
+	if mended {
+		s.report(nil)
 	}
 }
 
@@ -297,7 +316,7 @@ func (s *Service) hello(ctx context.Context) (known bool, err error) {
 		h.Draining = h.Draining || current.Draining
 	}
 	s.mu.Lock()
-	s.hostSeen = err == nil
+	s.hostSeen = err == nil || host.NeedsPerson(err)
 	lease := s.lease()
 	s.mu.Unlock()
 	for i := range s.Offerings {
@@ -311,7 +330,7 @@ func (s *Service) hello(ctx context.Context) (known bool, err error) {
 	s.helloErr = err
 	if err == nil {
 		s.announced = &answer
-	} else if identityLost(err) {
+	} else if refusedForGood(err) {
 		s.announced = nil
 	}
 	s.mu.Unlock()
@@ -332,15 +351,21 @@ var errOutrun = errors.New("the service has a newer announcement of this attempt
 // overtake each other for ever, each seeing attempts that it does not know,
 // which holds its lanes.
 func (s *Service) outrun(ctx context.Context, said, stands int64) error {
-	if err := s.Store.RaiseSequence(ctx, stands); err != nil {
+	if err := s.Store.RaiseSequence(ctx, stands); errors.Is(err, store.ErrSequence) {
+		return err
+	} else if err != nil {
 		return errors.Join(errOutrun, err)
 	}
 	return fmt.Errorf("%w (announcement %d stands, %d was sent); the next one is newer", errOutrun, stands, said)
 }
 
-// identityLost reports whether another attempt store holds this provider's
-// identity: a person has to look.
-func identityLost(err error) bool {
+// refusedForGood reports whether another attempt store holds this provider's
+// identity, or the service keeps an announcement that no store of it made: a
+// person has to look.
+func refusedForGood(err error) bool {
+	if errors.Is(err, store.ErrSequence) {
+		return true
+	}
 	f, ok := errors.AsType[*provider.Failure](err)
 	return ok && (f.Code == api.CodeIdentityInUse || f.Code == api.CodeOtherStore)
 }

@@ -8,7 +8,7 @@ type Snapshot struct {
 	Taken    int             // jobs in the hands of a lane
 	Breakers map[string]bool // by kind; true: the offering takes no job
 	Blocked  string          // why nothing is admitted, or ""
-	HostSeen bool            // the host answered at the last hello
+	HostSeen bool            // the host answered at the last hello, also where ledger and store do not agree
 }
 
 // Snapshot reads it, for the metrics; it waits for nothing but a short lock.
@@ -17,6 +17,11 @@ func (s *Service) Snapshot() Snapshot {
 	defer s.mu.Unlock()
 	now := time.Now()
 	out := Snapshot{Lanes: s.Lanes, Taken: len(s.taken), Breakers: map[string]bool{}, Blocked: s.reason, HostSeen: s.hostSeen}
+	if s.stopping.Load() {
+		if out.Blocked = errDrain.Error(); s.reason != "" {
+			out.Blocked += "; " + s.reason
+		}
+	}
 	for kind, b := range s.breakers {
 		out.Breakers[kind], _ = b.Open(now)
 	}
