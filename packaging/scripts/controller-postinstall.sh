@@ -19,5 +19,8 @@ fi
 if [ -d /run/systemd/system ]; then
 	systemd-tmpfiles --create quittance-controller.conf
 	systemctl daemon-reload
-	systemctl try-restart quittance-controller.service
+	# This waits until the controller is ready. One that does not start is the
+	# administrator's to look at: it is no reason to leave the package half installed.
+	systemctl try-restart quittance-controller.service ||
+		echo "quittance-controller: does not start. See: journalctl -u quittance-controller" >&2
 fi

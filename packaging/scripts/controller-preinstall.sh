@@ -12,7 +12,7 @@ esac
 
 state=
 if [ -r /etc/quittance/controller.toml ]; then
-	state=$(sed -n 's/^state_dir *= *"\([^"]*\)".*/\1/p' /etc/quittance/controller.toml)
+	state=$(sed -n "s/^[[:space:]]*state_dir[[:space:]]*=[[:space:]]*[\"']\([^\"']*\)[\"'].*/\1/p" /etc/quittance/controller.toml)
 fi
 scope=${state:-/var/lib/quittance-controller}/attempts/scope
 [ -f "$scope" ] || exit 0

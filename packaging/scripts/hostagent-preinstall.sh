@@ -13,7 +13,7 @@ esac
 
 state=
 if [ -r /etc/quittance/hostagent.toml ]; then
-	state=$(sed -n 's/^state_dir *= *"\([^"]*\)".*/\1/p' /etc/quittance/hostagent.toml)
+	state=$(sed -n "s/^[[:space:]]*state_dir[[:space:]]*=[[:space:]]*[\"']\([^\"']*\)[\"'].*/\1/p" /etc/quittance/hostagent.toml)
 fi
 state=${state:-/var/lib/quittance}
 
