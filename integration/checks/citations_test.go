@@ -2,12 +2,8 @@ package checks
 
 import (
 	"fmt"
-	"go/parser"
-	"go/token"
-	"path/filepath"
 	"regexp"
 	"strconv"
-	"strings"
 	"testing"
 )
 
@@ -42,19 +38,8 @@ func cited(comment string, into map[string]bool) {
 // one test: what nobody proves is promised to nobody.
 func TestEveryPromiseIsCited(t *testing.T) {
 	found := map[string]bool{}
-	for _, file := range goFiles(t) {
-		dir := filepath.Dir(file)
-		// Below integration everything is there for tests, the guest's programs too.
-		if !strings.HasSuffix(file, "_test.go") && !under(dir, "integration") || under(dir, "integration/checks") {
-			continue
-		}
-		parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root(t), file), nil, parser.ParseComments|parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, group := range parsed.Comments {
-			cited(group.Text(), found)
-		}
+	for _, c := range testComments(t) {
+		cited(c.text, found)
 	}
 	for n := 1; n <= lastInvariant; n++ {
 		if !found[fmt.Sprint("I", n)] {

@@ -198,9 +198,9 @@ func TestKernelKillFailsJob(t *testing.T) {
 	s.AwaitReleased()
 }
 
-// FR-30, I27: the kernel kills the first execution; the identical request
-// succeeds on the second allocation, which was accepted only after the first
-// was consumed.
+// Story: real OOM and one replacement. The kernel kills the first execution; the
+// identical request succeeds on the second allocation, which was accepted only
+// after the first was consumed (FR-30, I27).
 func TestKernelKillAndOneReplacement(t *testing.T) {
 	s := kit.NewSite(t, controllertest.Options{})
 	s.Serve()

@@ -52,8 +52,8 @@ func kept(t *testing.T, s *controllertest.Site) (files int, bytes int64) {
 	return files, bytes
 }
 
-// The story "soak", I30, I32, I33: many jobs through four lanes that share one
-// claims registry and one number sequence, with a history of 8. Each is executed
+// Story: soak. Many jobs go through four lanes that share one claims registry and
+// one number sequence, with a history of 8 (I30, I32, I33). Each is executed
 // once; disk, descriptors, goroutines, memory, slots and frontier are at the end as they
 // were once the history had filled.
 func TestManyJobs(t *testing.T) {

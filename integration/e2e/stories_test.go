@@ -31,11 +31,11 @@ max          = "64KiB"
 work_time = "4s"
 `
 
-// The story "three jobs through one slot", I31, I32, FR-27, FR-34: one record at
-// a time. Job 1 meets its own limit and fails for it; job 2's COMPLETE is
-// answered into the void; job 3 is started only after that receipt. One
-// execution each, history released to the last number, and the store is the
-// same however often it is opened.
+// Story: three jobs through one slot. One record at a time: job 1 meets its own
+// limit and fails for it; job 2's COMPLETE is answered into the void; job 3 is
+// started only after that receipt. One execution each, history released to the
+// last number, and the store is the same however often it is opened (I31, I32,
+// FR-27, FR-34).
 func TestThreeJobsThroughOneSlot(t *testing.T) {
 	s := kit.NewSite(t, controllertest.Options{Lossy: true, Flags: []string{"--lanes-max-active", "1", "--lanes-history", "1"}})
 	s.Offering("limited", limitedOffering)

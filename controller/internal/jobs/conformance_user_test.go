@@ -91,8 +91,8 @@ func createConverges(t *testing.T, f *fixture) {
 	refused(t, api.CodeInvalidInput, f.user(f.token, "POST", "/v1/jobs", &api.CreateJob{Kind: "page"}, api.HeaderIdempotencyKey, "l"))
 }
 
-// The weak client: four retries under fresh keys and one deliberate twin leave
-// two jobs.
+// Story: weak client. In its retry window four retries under fresh keys and one
+// deliberate twin leave two jobs.
 func retryWindow(t *testing.T, f *fixture) {
 	token, err := f.s.CreateToken(t.Context(), TokenSpec{Workspace: "default", Principal: "weak", Role: "submitter", RetryWindow: 30 * time.Minute})
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/quittance/quittance/protocol"
 )
 
-// The story "every ceiling at once", I33: what the contract allows goes through
-// the real client and the real service whole: 64 offerings with the largest
+// Story: every ceiling at once. What the contract allows goes through the real
+// client and the real service whole (I33): 64 offerings with the largest
 // schemas, pages of 100 items, 64 uploads, one of 32 MiB, results of 786,432
 // bytes, messages of 1,024 four-byte scalars.
 func TestContractAtItsCeilings(t *testing.T) {

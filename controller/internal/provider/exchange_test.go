@@ -233,9 +233,9 @@ func TestHeadIsKept(t *testing.T) {
 	}
 }
 
-// TestStall: a peer that stalls at connect, TLS, head, body, or trickles, under
-// the exchange's deadline and the caller's stop. Nothing is given back before
-// the peer's side is closed.
+// Story: stall. A peer stalls in the TLS handshake, before the head, in the body,
+// or trickles, under the exchange's deadline and the caller's stop. Nothing is
+// given back before the peer's side is closed.
 func TestStall(t *testing.T) {
 	whole := jsonAnswer("201 Created", api.ContentJSON, string(api.Encode(admission())))
 	for name, row := range map[string]struct {
@@ -482,7 +482,7 @@ func TestConfigRefusals(t *testing.T) {
 	}
 }
 
-// The story "stall" at connect: the peer's queue is full, so that no connection
+// Story: stall. At connect the peer's queue is full, so that no connection
 // comes about. Once the call has returned nothing of it is under way: what the
 // peer accepts afterwards are the connections that filled its queue, and then a
 // new one.
