@@ -192,6 +192,28 @@ func TestWaitSeesAChangeAfterTheClockWentBack(t *testing.T) {
 	}
 }
 
+// I25: so does who waits over a restart during which the clock went back: what is
+// changed first is not the job that was changed last before.
+func TestWaitSeesAChangeAfterARestartWithTheClockBack(t *testing.T) {
+	directory := t.TempDir()
+	at := func(c *Config) { c.Directory = directory }
+	var job api.Job
+	var before api.JobList
+	t.Run("before", func(t *testing.T) {
+		f := open(t, "", at)
+		job = f.create("op", "x")
+		f.create("op-2", "x")
+		before = must[api.JobList](t, 200, f.user(f.token, "GET", "/v1/jobs", nil))
+	})
+	f := openAs(t, "", "node-2", at)
+	f.s.store.Shift(-time.Hour)
+	equal(t, "cancel", f.user(f.token, "POST", "/v1/jobs/"+job.Job+"/cancel", nil).status, 200)
+	after := must[api.JobList](t, 200, f.user(f.token, "GET", "/v1/jobs", nil))
+	if after.Version <= before.Version {
+		t.Fatalf("version %d after %d", after.Version, before.Version)
+	}
+}
+
 func TestFirstTokenIsMadeOnce(t *testing.T) {
 	directory := filepath.Join(t.TempDir(), "state")
 	config := Config{Directory: directory, PublicOrigin: "http://127.0.0.1:1"}

@@ -48,9 +48,20 @@ type Store struct {
 	changes changes
 }
 
-// New makes a store on an open database and blob directory.
-func New(db *database.DB, files *blobs.Store, policy Policy) *Store {
-	return &Store{db: db, blobs: files, policy: policy}
+// Open makes a store on an open database and blob directory, and learns the
+// highest stamp that stands: the clock may have gone back since it was given out.
+func Open(ctx context.Context, db *database.DB, files *blobs.Store, policy Policy) (*Store, error) {
+	s := &Store{db: db, blobs: files, policy: policy}
+	err := s.read(ctx, func(t *transaction) error {
+		var highest int64
+		_, err := t.row([]any{&highest}, `SELECT COALESCE(MAX(changed), 0) FROM jobs`)
+		s.saw(highest)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // Shift moves the store's clock forward, for tests of leases and expiries.
@@ -177,7 +188,11 @@ func (t *transaction) job(id string) (*job, error) {
 // stamp orders a change of a job after every change that this process has made
 // or seen, whatever the clock does (I25): who waits for a workspace compares the
 // highest stamp. Instances that share a PostgreSQL learn of each other's stamps
-// by looking.
+// when they start and whenever somebody looks at a workspace, and the clock is the
+// database's, which they share. Where that clock goes back while they run, a
+// change made by an instance that has not looked since may get a stamp below
+// another instance's, and who waits for that workspace sees it only with the next
+// change; the job itself is right at once.
 func (t *transaction) stamp(j *job) int64 {
 	for {
 		last := t.store.stamped.Load()
