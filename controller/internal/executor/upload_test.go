@@ -6,11 +6,13 @@ import (
 	"crypto/ed25519"
 	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +22,7 @@ import (
 	"github.com/quittance/quittance/controller/internal/provider"
 	"github.com/quittance/quittance/controller/internal/retry"
 	"github.com/quittance/quittance/controller/internal/signing"
+	"github.com/quittance/quittance/controller/internal/worker"
 	"github.com/quittance/quittance/protocol"
 )
 
@@ -92,7 +95,7 @@ func members(all ...api.UploadMember) api.Uploads { return api.Uploads{Uploads: 
 
 // A changed membership and a corrupted transfer drop the selection, which is
 // made again from the start with a new grant; the limits of the job count all
-// of it.
+// of it. See TestUploadsAreNotFrozen for what a selection does not see.
 func TestUploadSelection(t *testing.T) {
 	first, second := []byte("first"), []byte("other")
 	for name, row := range map[string]struct {
@@ -149,6 +152,81 @@ func TestUploadSelection(t *testing.T) {
 			}
 			if s.fetches != row.fetches || s.grants != row.fetches {
 				t.Errorf("%d transfers and %d grants, want %d of each", s.fetches, s.grants, row.fetches)
+			}
+			if err := r.discardAll(); err != nil {
+				t.Fatal(err)
+			}
+			if left, err := os.ReadDir(r.InputsDir); err != nil || len(left) != 0 {
+				t.Fatalf("%v is left, %v", left, err)
+			}
+		})
+	}
+}
+
+// liveJob is a job whose uploads change while one of them is fetched.
+type liveJob struct {
+	*store
+	now     []api.UploadMember // the uploads that the job has
+	looks   int
+	during  func(j *liveJob) // in the middle of a transfer
+	arrived func(j *liveJob) // after the last look
+}
+
+func (j *liveJob) Uploads(context.Context, string) (api.Uploads, error) {
+	j.looks++
+	all := members(slices.Clone(j.now)...)
+	if j.looks == 2 && j.arrived != nil {
+		j.arrived(j)
+	}
+	return all, nil
+}
+
+func (j *liveJob) Fetch(ctx context.Context, g api.Grant, dir string, budget *provider.Budget) (*provider.PrivateFile, error) {
+	if j.during != nil {
+		j.during(j)
+	}
+	return j.store.Fetch(ctx, g, dir, budget)
+}
+
+// The stated limit: there is no atomic freeze of uploads. A job's uploads are
+// looked at before the grant and after the transfer, and nothing holds them
+// still between or afterwards. What is added between and is still there is seen:
+// the job has too many and fails, the bytes that were fetched go to nobody. What
+// is added between and has gone again, or is added after the last look, is not
+// seen: the worker gets the upload that was there at both looks, whole and
+// verified, and never the other's bytes or a mixture.
+func TestUploadsAreNotFrozen(t *testing.T) {
+	first, second := []byte("first"), []byte("other")
+	add := func(j *liveJob) { j.now = append(j.now, j.holds("2", second)) }
+	for name, row := range map[string]struct {
+		during, arrived func(j *liveJob)
+		seen            bool
+	}{
+		"added between the looks":        {during: add, seen: true},
+		"added between them and gone":    {during: func(j *liveJob) { add(j); j.now = j.now[:1] }},
+		"replaced between them and back": {during: func(j *liveJob) { one := j.now[0]; j.now = nil; add(j); j.now = []api.UploadMember{one} }},
+		"added after the last look":      {arrived: add},
+		"replaced after the last look":   {arrived: func(j *liveJob) { j.now = nil; add(j) }},
+		"removed after the last look":    {arrived: func(j *liveJob) { j.now = nil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := &liveJob{store: newStore(t), during: row.during, arrived: row.arrived}
+			j.now = []api.UploadMember{j.holds("1", first)}
+			r := newInput(t, &j.source, offering.FromUpload)
+			r.API, r.Reads = j, retry.Policy{Window: 10 * time.Second, Initial: time.Millisecond, Max: time.Millisecond}
+			err := r.fetchInput(t.Context())
+			if row.seen {
+				failure, ok := errors.AsType[*worker.Failure](err)
+				if !ok || failure.Class != worker.InvalidInput || failure.Detail != "the job has 2 uploads; this kind takes exactly one" || r.input.Bytes != nil {
+					t.Fatalf("%v, the worker would get %+v", err, r.input)
+				}
+			} else if err != nil {
+				t.Fatal(err)
+			} else if got, err := io.ReadAll(io.NewSectionReader(r.input.Bytes, 0, r.input.Length)); err != nil || !bytes.Equal(got, first) || r.input.SHA256 != protocol.DigestOf(first) {
+				t.Fatalf("%q, %v", got, err)
+			}
+			if j.looks != 2 || j.grants != 1 || j.fetches != 1 {
+				t.Errorf("%d looks, %d grants and %d transfers, want 2, 1 and 1", j.looks, j.grants, j.fetches)
 			}
 			if err := r.discardAll(); err != nil {
 				t.Fatal(err)
