@@ -51,6 +51,27 @@ func (s *Site) Archive(pkg string) string {
 	return file
 }
 
+// containers is the directory of containers, which the supervisor wants below /run.
+func (s *Site) containers() string {
+	s.T.Helper()
+	if s.run == "" {
+		dir, err := os.MkdirTemp("/run", "quittance-test-")
+		if err == nil {
+			err = os.Chmod(dir, 0o711)
+		}
+		if err != nil {
+			s.T.Fatal(err)
+		}
+		s.run = dir
+		s.T.Cleanup(func() {
+			if err := os.RemoveAll(dir); err != nil {
+				s.T.Error(err)
+			}
+		})
+	}
+	return s.run
+}
+
 // Contain starts a container and does not wait. At the test's end it is stopped,
 // and whatever is left of it fails the test.
 func (s *Site) Contain(c Contained) *Process {
@@ -66,7 +87,7 @@ func (s *Site) Contain(c Contained) *Process {
 	}
 	p := &Process{site: s, exited: make(chan struct{})}
 	p.cmd = exec.Command(s.Lab.Binary(), append([]string{"controller-container", "--archive", c.Archive, "--name", c.Name,
-		"--container-dir", s.path("containers"), "--network", c.Network, "--user", fmt.Sprintf("%d:%d", UID, GID),
+		"--container-dir", s.containers(), "--network", c.Network, "--user", fmt.Sprintf("%d:%d", UID, GID),
 		"--read", s.path("offerings"), "--read", filepath.Dir(s.Lab.Socket()), "--write", s.path("user"), "--"}, c.Args...)...)
 	p.file = s.path(fmt.Sprintf("container-%d.log", len(s.processes)))
 	log, err := os.Create(p.file)
@@ -116,7 +137,7 @@ func (p *Process) Status() int { return p.cmd.ProcessState.ExitCode() }
 // ContainerPID is the first process of a container that runs.
 func (s *Site) ContainerPID(name string) int {
 	s.T.Helper()
-	text, err := os.ReadFile(filepath.Join(s.path("containers"), name, "pid"))
+	text, err := os.ReadFile(filepath.Join(s.containers(), name, "pid"))
 	if err != nil {
 		s.T.Fatal(err)
 	}
@@ -131,7 +152,7 @@ func (s *Site) ContainerPID(name string) int {
 func (s *Site) LeftOf(name string) []string {
 	s.T.Helper()
 	var left []string
-	for _, pattern := range []string{filepath.Join(s.path("containers"), name, "*"), "/sys/fs/cgroup/*/quittance-container-" + name, "/sys/fs/cgroup/quittance-container-" + name} {
+	for _, pattern := range []string{filepath.Join(s.containers(), name, "*"), "/sys/fs/cgroup/*/quittance-container-" + name, "/sys/fs/cgroup/quittance-container-" + name} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			s.T.Fatal(err)
@@ -146,7 +167,7 @@ func (s *Site) LeftOf(name string) []string {
 	if err != nil {
 		s.T.Fatal(err)
 	}
-	if bytes.Contains(mounts, []byte(s.path("containers"))) {
+	if bytes.Contains(mounts, []byte(s.containers())) {
 		left = append(left, "a mount")
 	}
 	return left

@@ -29,6 +29,7 @@ type Site struct {
 
 	kit       *Kit
 	dir       string // of the controller's user
+	run       string // directory of containers; "" before the first one
 	gate      string // shared with workers
 	listen    string // address of the job service
 	origin    string

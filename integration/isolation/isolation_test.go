@@ -8,9 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/integration/controllertest"
@@ -107,6 +110,48 @@ func TestStatusAndEarlyStop(t *testing.T) {
 	s.Eventually("the supervisor has begun", func() (bool, error) { return strings.Contains(early.Log(), "container starts"), nil })
 	early.Signal(syscall.SIGTERM)
 	early.AwaitExit()
+}
+
+// What is mounted below a directory that the controller is given is as narrow as
+// the directory.
+func TestMountsBelowAreNarrowed(t *testing.T) {
+	s := kit.NewSite(t, controllertest.Options{})
+	want := map[string][]string{
+		filepath.Join(s.Offerings(), "deep"): {"ro", "nosuid", "nodev", "noexec"},
+		filepath.Join(s.UserDir(), "deep"):   {"rw", "nosuid", "nodev", "noexec"},
+	}
+	for dir := range want {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0755"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := unix.Unmount(dir, 0); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	p := s.ServeContained(name("deep"))
+	table, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", s.ContainerPID(name("deep"))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(table)) {
+		fields := strings.Fields(line)
+		for _, option := range want[fields[4]] {
+			if !slices.Contains(strings.Split(fields[5], ","), option) {
+				t.Errorf("%s lacks %s: %s", fields[4], option, fields[5])
+			}
+		}
+		delete(want, fields[4])
+	}
+	if len(want) > 0 {
+		t.Errorf("not mounted: %v in\n%s", want, table)
+	}
+	p.Signal(syscall.SIGTERM)
+	p.AwaitExit()
 }
 
 // The network of a namespace, by its name.

@@ -34,7 +34,9 @@
 //	                  old one when it is replaced; certificates of authorities
 //	/dev /proc /tmp   a few devices; its own processes; 64 MiB of memory
 //	read, write       the directories that it was given, at their own paths, and
-//	                  never with programs, devices or set-user-ID in them
+//	                  never with programs, devices or set-user-ID in them, nor in
+//	                  what is mounted below them at the start; what is mounted
+//	                  there later is not seen
 //
 // No /sys, no cgroup file system, no device beyond null, zero, full, random,
 // urandom and tty.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -47,12 +48,17 @@ func (s *supervisor) live(image *ociimage.Image) (status int, err error) {
 }
 
 // start lets runc start the program and returns its process, which has become
-// this one's child: runc itself is gone.
+// this one's child: runc itself is gone. It takes no longer than runtimeTime, and
+// than stopTime once a stop was asked for: until then a healthy start ends and the
+// program gets the signal.
 func (s *supervisor) start() (pid int, err error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return 0, fmt.Errorf("subreaper: %w", err)
 	}
-	cmd := exec.Command(s.config.Runtime, "--root", s.path(stateDir), "run", "--detach", "--bundle", s.dir, "--pid-file", s.path(pidName), s.config.Name)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	cmd := exec.CommandContext(ctx, s.config.Runtime, "--root", s.path(stateDir), "run", "--detach", "--bundle", s.dir, "--pid-file", s.path(pidName), s.config.Name)
+	cmd.WaitDelay = pipeTime
 	cmd.Env = runtimeEnv
 	// Detached, the program gets these as they are.
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
@@ -61,7 +67,15 @@ func (s *supervisor) start() (pid int, err error) {
 		// What a terminal sends to its group comes through this process.
 		Setpgid: true,
 	}
-	if err := cmd.Run(); err != nil {
+	started, collected := make(chan struct{}), make(chan []os.Signal)
+	go func() { collected <- s.collect(started, cancel) }()
+	err = cmd.Run()
+	close(started)
+	s.early = <-collected
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			err = fmt.Errorf("%w (%w)", cause, err)
+		}
 		return 0, fmt.Errorf("runc: %w", err)
 	}
 	text, err := os.ReadFile(s.path(pidName))
@@ -70,6 +84,38 @@ func (s *supervisor) start() (pid int, err error) {
 	}
 	return strconv.Atoi(string(text))
 }
+
+// collect keeps the signals that come until the program has started, for it, and
+// gives up a start that takes too long.
+func (s *supervisor) collect(started <-chan struct{}, giveUp context.CancelCauseFunc) []os.Signal {
+	var came []os.Signal
+	signals := s.config.Signals
+	limit := time.NewTimer(runtimeTime)
+	defer limit.Stop()
+	late := fmt.Errorf("the program was not started within %s", runtimeTime)
+	for {
+		select {
+		case <-started:
+			return came
+		case <-limit.C:
+			giveUp(late)
+		case got, open := <-signals:
+			if !open {
+				signals = nil
+				continue
+			}
+			came = append(came, got)
+			if slices.Contains(stops, got) {
+				signals = nil // what comes now is the next reader's
+				late = fmt.Errorf("%s came, and the program was not started within %s", got, s.stopTime)
+				limit.Reset(s.stopTime)
+			}
+		}
+	}
+}
+
+// stops are the signals that ask for an end.
+var stops = []os.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGQUIT}
 
 // unpack gives this thread mounts of its own, which vanish with the process
 // however it ends, and puts the image's files into memory there: /run commonly
@@ -130,6 +176,9 @@ func (s *supervisor) attend(pid int) (status int, err error) {
 	go func() { ended <- awaitEnd(pid) }()
 	tick := time.NewTicker(refreshEvery)
 	defer tick.Stop()
+	for _, got := range s.early {
+		s.pass(pid, got)
+	}
 	for {
 		select {
 		case err := <-ended:
@@ -140,16 +189,24 @@ func (s *supervisor) attend(pid int) (status int, err error) {
 		case <-tick.C:
 			s.refresh()
 		case got, open := <-s.config.Signals:
-			signal, known := got.(syscall.Signal)
-			if !open || !known {
+			if !open {
 				s.config.Signals = nil
 				continue
 			}
-			awaitHandler(pid, signal)
-			if err := unix.Kill(pid, signal); err != nil {
-				s.config.Log.Warn("signal was not passed on", "signal", signal, "error", err)
-			}
+			s.pass(pid, got)
 		}
+	}
+}
+
+// pass sends a signal to the program once it can take it.
+func (s *supervisor) pass(pid int, got os.Signal) {
+	signal, known := got.(syscall.Signal)
+	if !known {
+		return
+	}
+	awaitHandler(pid, signal)
+	if err := unix.Kill(pid, signal); err != nil {
+		s.config.Log.Warn("signal was not passed on", "signal", signal, "error", err)
 	}
 }
 
@@ -237,6 +294,7 @@ func (s *supervisor) removeContainer() error {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), runtimeTime, fmt.Errorf("not within %s", runtimeTime))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, s.config.Runtime, "--root", s.path(stateDir), "delete", "--force", s.config.Name)
+	cmd.WaitDelay = pipeTime
 	cmd.Env = runtimeEnv
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("runc delete: %w: %s", err, strings.TrimSpace(string(out)))

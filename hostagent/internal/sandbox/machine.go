@@ -45,16 +45,22 @@ type seen struct {
 	inode    uint64
 }
 
-// refresh copies what changed since it was seen. A file that cannot be copied is told
-// once per change, and the older copy stays: it is no reason to end the program.
+// refresh copies what changed since it was copied. A file that cannot be copied is
+// tried again every time and told once per cause, and the older copy stays: it is
+// no reason to end the program.
 func (s *supervisor) refresh() {
 	for _, f := range machineFiles {
 		now, err := f.look()
 		if err == nil && now != s.seen[f.target] {
-			s.seen[f.target] = now
-			err = f.copy(s.path(etcDir), now)
+			if err = f.copy(s.path(etcDir), now); err == nil {
+				s.seen[f.target] = now
+			}
 		}
-		if err != nil {
+		switch {
+		case err == nil:
+			delete(s.told, f.target)
+		case err.Error() != s.told[f.target]:
+			s.told[f.target] = err.Error()
 			s.config.Log.Warn("a file of the machine is not passed on", "file", f.target, "error", err)
 		}
 	}

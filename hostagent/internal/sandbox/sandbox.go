@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -34,11 +35,21 @@ const (
 	stateDir   = "runc"        // runc's own
 	specName   = "config.json" // the bundle's; it may hold secrets of the environment
 	pidName    = "pid"         // the program's, once it runs
+	freshPID   = ".pid"        // runc's, on its way to pidName
 )
+
+// made is everything that one life leaves in the container's directory.
+var made = []string{rootfsDir, etcDir, notifyName, stateDir, specName, pidName, freshPID}
+
+// runDir is where container directories lie: in memory, so that no life before a
+// reboot is left, and root's.
+const runDir = "/run"
 
 // Bounds of waits.
 const (
-	runtimeTime = 30 * time.Second // for what runc does beside running
+	runtimeTime = 30 * time.Second // for what runc does beside running, starting too
+	stopTime    = 5 * time.Second  // for a start to end, once a stop was asked for
+	pipeTime    = 2 * time.Second  // for what has runc's output, once runc has ended
 	emptyTime   = 10 * time.Second // for a killed cgroup to be empty
 )
 
@@ -64,7 +75,8 @@ type Config struct {
 	Seccomp *specs.LinuxSeccomp
 	// Runtime is runc's file.
 	Runtime string
-	// Dir holds the container's directory: below /run, root's.
+	// Dir holds the container's directory: below /run, root's, made where it is
+	// missing. Everybody may walk through it, and only root writes in it.
 	Dir string
 	// Signals are passed on to the program.
 	Signals <-chan os.Signal
@@ -84,6 +96,9 @@ func (c *Config) check() error {
 	refuse := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	if !nameForm.MatchString(c.Name) {
 		refuse("name: %q must be 1 to 63 of a-z, 0-9 and, inside, hyphens", c.Name)
+	}
+	if filepath.Clean(c.Dir) != c.Dir || !strings.HasPrefix(c.Dir, runDir+"/") {
+		refuse("container directory: %q must be a clean path below %s", c.Dir, runDir)
 	}
 	if c.Network != HostNetwork {
 		if !networkForm.MatchString(c.Network) {
@@ -114,8 +129,14 @@ func (c *Config) check() error {
 type supervisor struct {
 	config Config
 	dir    string
-	cgroup string          // below every hierarchy's mount
-	seen   map[string]seen // by machineFile.target; first live's, then attend's
+	cgroup string            // below every hierarchy's mount
+	seen   map[string]seen   // by machineFile.target; first live's, then attend's
+	told   map[string]string // what was last said of a machineFile.target; likewise
+
+	deep map[string]bool // those of Read and Write that have mounts below them
+
+	stopTime time.Duration
+	early    []os.Signal // came while runc started the program
 }
 
 func (s *supervisor) path(name string) string { return filepath.Join(s.dir, name) }
@@ -137,8 +158,8 @@ func Run(c Config) (status int, err error) {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, image.Close()) }()
-	s := &supervisor{config: c, dir: filepath.Join(c.Dir, c.Name), seen: map[string]seen{}}
-	lock, err := s.lock()
+	s := &supervisor{config: c, dir: filepath.Join(c.Dir, c.Name), seen: map[string]seen{}, told: map[string]string{}, stopTime: stopTime}
+	lock, err := s.lock(runDir)
 	if err != nil {
 		return 0, err
 	}
@@ -171,16 +192,10 @@ func Run(c Config) (status int, err error) {
 	return end.status, end.err
 }
 
-// lock makes the container's directory and takes it.
-func (s *supervisor) lock() (*os.File, error) {
-	if err := os.MkdirAll(s.dir, 0o711); err != nil {
+// lock makes the container's directory, below one that is there, and takes it.
+func (s *supervisor) lock(below string) (*os.File, error) {
+	if err := ownWay(below, s.dir); err != nil {
 		return nil, fmt.Errorf("directory of containers: %w", err)
-	}
-	// An older one may have had another mode.
-	for _, dir := range []string{s.config.Dir, s.dir} {
-		if err := os.Chmod(dir, 0o711); err != nil {
-			return nil, fmt.Errorf("directory of containers: %w", err)
-		}
 	}
 	lock, err := os.OpenFile(s.path(lockName), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -195,31 +210,68 @@ func (s *supervisor) lock() (*os.File, error) {
 	return lock, nil
 }
 
-// clear ends and removes everything of the container but its lock.
+// ownWay makes the directories from below a directory to dir that are missing,
+// and leaves the others as they are: each must be root's, and the container's
+// root, who is nobody outside, must be able to walk through.
+func ownWay(below, dir string) error {
+	way, err := filepath.Rel(below, dir)
+	if err != nil {
+		return err
+	}
+	for name := range strings.SplitSeq(way, "/") {
+		below = filepath.Join(below, name)
+		info, err := os.Lstat(below)
+		if errors.Is(err, fs.ErrNotExist) {
+			if err := os.Mkdir(below, 0o711); err != nil {
+				return err
+			}
+			info, err = os.Lstat(below)
+		}
+		if err != nil {
+			return err
+		}
+		mode, owner := info.Mode().Perm(), info.Sys().(*syscall.Stat_t).Uid
+		switch {
+		case !info.IsDir():
+			return fmt.Errorf("%s is not a directory", below)
+		case int(owner) != os.Geteuid() || mode&0o022 != 0:
+			return fmt.Errorf("%s belongs to user %d and has mode %04o: choose a directory that only root can write", below, owner, mode)
+		case mode&0o001 == 0:
+			return fmt.Errorf("%s has mode %04o: the container cannot walk through it; chmod 0711 it, or choose another", below, mode)
+		}
+	}
+	return nil
+}
+
+// clear ends and removes everything of the container but its lock. A name that is
+// not the container's says that this is somebody else's directory: nothing in it
+// is touched then.
 func (s *supervisor) clear() error {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.Name() != lockName && !slices.Contains(made, e.Name()) {
+			return fmt.Errorf("%s is not of a container: remove it, or choose another container directory", s.path(e.Name()))
+		}
+	}
 	if err := s.removeContainer(); err != nil {
 		return err
 	}
 	if err := emptyGroup(s.cgroup, emptyTime); err != nil {
 		return err
 	}
-	entries, err := os.ReadDir(s.dir)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if e.Name() == lockName {
-			continue
-		}
-		if err := os.RemoveAll(s.path(e.Name())); err != nil {
+	for _, name := range made {
+		if err := os.RemoveAll(s.path(name)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// paths makes the directories to write that are missing, and checks that the
-// others are the program's.
+// paths makes the directories to write that are missing, checks that the others
+// are the program's, and looks at what is mounted below them all.
 func (s *supervisor) paths() error {
 	id := s.config.Identity
 	for _, path := range s.config.Read {
@@ -246,5 +298,10 @@ func (s *supervisor) paths() error {
 			return fmt.Errorf("write: %s must be a directory of user %d (it belongs to %d): chown it", path, id.UID, owner)
 		}
 	}
+	deep, err := mountsBelow(slices.Concat(s.config.Read, s.config.Write))
+	if err != nil {
+		return fmt.Errorf("mounts below what is given: %w", err)
+	}
+	s.deep = deep
 	return nil
 }

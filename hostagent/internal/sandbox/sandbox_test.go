@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/quittance/quittance/hostagent/internal/engine"
@@ -25,7 +26,7 @@ func testConfig(t *testing.T) Config {
 	return Config{
 		Name: "controller", Identity: Identity{UID: 990, GID: 990, Groups: []uint32{990, 991}, Name: "quittance-controller"},
 		Network: HostNetwork, Read: []string{"/etc/quittance", "/run/quittance"}, Write: []string{"/var/lib/quittance-controller"},
-		Seccomp: engine.BaseSeccomp(), Environment: []string{"QUITTANCE_LOG_LEVEL=debug"},
+		Dir: "/run/quittance-container", Seccomp: engine.BaseSeccomp(), Environment: []string{"QUITTANCE_LOG_LEVEL=debug"},
 	}
 }
 
@@ -150,6 +151,10 @@ func TestConfigRefused(t *testing.T) {
 		"clean path":          func(c *Config) { c.Read = []string{"/etc/../root"} },
 		"below /":             func(c *Config) { c.Write = []string{"/"} },
 		"container's own":     func(c *Config) { c.Write = []string{"/etc"} },
+		"\"/run/../etc\"":     func(c *Config) { c.Dir = "/run/../etc" },
+		"\"/run\"":            func(c *Config) { c.Dir = "/run" },
+		"\"/runs/x\"":         func(c *Config) { c.Dir = "/runs/x" },
+		"\"\"":                func(c *Config) { c.Dir = "" },
 	} {
 		c := testConfig(t)
 		change(&c)
@@ -298,4 +303,144 @@ func TestAwaitHandler(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The directory is made where it is missing; one that is there keeps its mode, and
+// is refused where somebody else could write in it or nobody could walk through.
+func TestDirectoryOfContainers(t *testing.T) {
+	below := t.TempDir()
+	s := &supervisor{dir: filepath.Join(below, "a", "controller")}
+	lock, err := s.lock(below)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for mode, want := range map[os.FileMode]string{0o755: "", 0o711: "", 0o700: "chmod 0711", 0o777: "only root can write"} {
+		if err := os.Chmod(filepath.Join(below, "a"), mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := ownWay(below, s.dir); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("mode %04o: %v", mode, err)
+		}
+		if info, err := os.Stat(filepath.Join(below, "a")); err != nil || info.Mode().Perm() != mode {
+			t.Errorf("mode %04o became %v, %v", mode, info.Mode(), err)
+		}
+	}
+	if err := os.Symlink("/etc", filepath.Join(below, "link")); err != nil {
+		t.Fatal(err)
+	}
+	if err := ownWay(below, filepath.Join(below, "link", "controller")); err == nil || !strings.Contains(err.Error(), "is not a directory") {
+		t.Errorf("a link: %v", err)
+	}
+}
+
+// A directory with something in it that is no container's is left as it is.
+func TestClearTouchesNothingForeign(t *testing.T) {
+	s := &supervisor{dir: t.TempDir()}
+	for _, name := range []string{lockName, specName, "precious"} {
+		if err := os.WriteFile(s.path(name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.clear(); err == nil || !strings.Contains(err.Error(), "precious is not of a container") {
+		t.Errorf("got %v", err)
+	}
+	for _, name := range []string{lockName, specName, "precious"} {
+		if _, err := os.Stat(s.path(name)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A start that hangs ends with a stop (I33), and says why; what came is kept for
+// the program.
+func TestStopDuringAHungStart(t *testing.T) {
+	dir := t.TempDir()
+	runtime := filepath.Join(dir, "runc")
+	if err := os.WriteFile(runtime, []byte("#!/bin/sh\nexec sleep 600\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	signals := make(chan os.Signal, 2)
+	signals <- syscall.SIGHUP
+	signals <- syscall.SIGTERM
+	s := &supervisor{dir: dir, stopTime: 10 * time.Millisecond, config: Config{Runtime: runtime, Signals: signals}}
+	began := time.Now()
+	_, err := s.start()
+	if err == nil || !strings.Contains(err.Error(), "terminated came") {
+		t.Errorf("got %v", err)
+	}
+	if took := time.Since(began); took >= runtimeTime {
+		t.Errorf("the stop was ignored for %s", took)
+	}
+	if !slices.Equal(s.early, []os.Signal{syscall.SIGHUP, syscall.SIGTERM}) {
+		t.Errorf("kept %v", s.early)
+	}
+}
+
+// A start without an end is given up by itself.
+func TestStartIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, started, began := &supervisor{}, make(chan struct{}), time.Now()
+		s.collect(started, func(cause error) {
+			if took := time.Since(began); took != runtimeTime || cause == nil {
+				t.Errorf("given up after %s: %v", took, cause)
+			}
+			close(started)
+		})
+	})
+}
+
+// A file that could not be copied once is copied when that is possible.
+func TestRefreshTriesAgain(t *testing.T) {
+	s := &supervisor{dir: t.TempDir(), seen: map[string]seen{}, told: map[string]string{}, config: Config{Log: hclog.NewNullLogger()}}
+	if err := os.WriteFile(s.path(etcDir), nil, 0o600); err != nil { // in the way
+		t.Fatal(err)
+	}
+	s.refresh()
+	if len(s.told) == 0 {
+		t.Fatal("copied into a file")
+	}
+	if err := errors.Join(os.Remove(s.path(etcDir)), os.Mkdir(s.path(etcDir), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	s.refresh()
+	want, err := os.ReadFile("/etc/hosts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(filepath.Join(s.path(etcDir), "hosts")); err != nil || string(got) != string(want) {
+		t.Errorf("copied %q, %v", got, err)
+	}
+	if len(s.told) > 0 {
+		t.Errorf("still said: %v", s.told)
+	}
+}
+
+// What is mounted below is found, and narrowed as what it lies in is.
+func TestMountsBelow(t *testing.T) {
+	points, err := mountPointsOf("22 1 0:2 / / rw - ext4 /dev/vda rw\n23 22 0:3 / /srv/a\\040b/c rw,relatime shared:1 - tmpfs tmpfs rw\n")
+	if err != nil || !slices.Equal(points, []string{"/", "/srv/a b/c"}) {
+		t.Errorf("%q, %v", points, err)
+	}
+	if _, err := mountPointsOf("22 1\n"); err == nil {
+		t.Error("half a line is read")
+	}
+	dir := t.TempDir()
+	below, err := mountsBelow([]string{"/", "/proc/self/fd", dir})
+	if err != nil || !below["/"] || below["/proc/self/fd"] || below[dir] {
+		t.Errorf("%v, %v", below, err)
+	}
+	for _, writable := range []bool{false, true} {
+		options := bind("/srv", "/srv", writable, true).Options
+		for _, want := range []string{"rnosuid", "rnodev", "rnoexec"} {
+			if !slices.Contains(options, want) {
+				t.Errorf("%q lack %s", options, want)
+			}
+		}
+		if slices.Contains(options, "rro") == writable {
+			t.Errorf("writable %v: %q", writable, options)
+		}
+	}
 }

@@ -107,14 +107,14 @@ func (s *supervisor) mounts() []specs.Mount {
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
 		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "noexec", "mode=755", "size=64k", "ro"}},
 		{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: s.temporary()},
-		bind(s.path(etcDir), "/etc", false),
-		bind(s.path(notifyName), notifyDir, false),
+		bind(s.path(etcDir), "/etc", false, false),
+		bind(s.path(notifyName), notifyDir, false, false),
 	}
 	// What lies deeper comes later, so that nothing is mounted over.
 	given := slices.Concat(s.config.Read, s.config.Write)
 	slices.SortStableFunc(given, func(a, b string) int { return cmp.Compare(strings.Count(a, "/"), strings.Count(b, "/")) })
 	for _, path := range given {
-		out = append(out, bind(path, path, slices.Contains(s.config.Write, path)))
+		out = append(out, bind(path, path, slices.Contains(s.config.Write, path), s.deep[path]))
 	}
 	return out
 }
@@ -127,16 +127,23 @@ func (s *supervisor) temporary() []string {
 }
 
 // bind takes what is mounted below along: in a user namespace a part of a tree
-// cannot be bound without it.
-func bind(source, target string, writable bool) specs.Mount {
-	access := "ro"
-	if writable {
-		access = "rw"
+// cannot be bound without it. Where there is such a mount (deep) it is narrowed as
+// the uppermost one is; that takes Linux 5.12 and runc 1.1, and with older ones the
+// start fails.
+func bind(source, target string, writable, deep bool) specs.Mount {
+	options := []string{"rbind", "rprivate", "nosuid", "nodev", "noexec"}
+	if deep {
+		options = append(options, "rnosuid", "rnodev", "rnoexec")
 	}
-	return specs.Mount{
-		Destination: target, Type: "bind", Source: source,
-		Options: []string{"rbind", "rprivate", "nosuid", "nodev", "noexec", access},
+	switch {
+	case writable:
+		options = append(options, "rw")
+	case deep:
+		options = append(options, "ro", "rro")
+	default:
+		options = append(options, "ro")
 	}
+	return specs.Mount{Destination: target, Type: "bind", Source: source, Options: options}
 }
 
 // mountPoints makes what mounts need: the container's root may not write in a
