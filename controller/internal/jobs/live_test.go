@@ -456,6 +456,29 @@ func TestCallerWhoLeftIsNoError(t *testing.T) {
 	}
 }
 
+// What is noted of a request, the look at which job it is about included, holds
+// its answer back for nobody.
+func TestAnswerWaitsForNoNote(t *testing.T) {
+	answered := make(chan struct{})
+	f := open(t, "", func(c *Config) {
+		c.Observe = func(operation string, _ api.Code, _ time.Duration) {
+			if operation != api.RouteAttempt.Name {
+				return
+			}
+			select {
+			case <-answered:
+			case <-time.After(time.Minute):
+				t.Error("the answer waits for its note")
+			}
+		}
+	})
+	job := f.create("op", "x")
+	a := f.node.start(&job, "key").Attempt
+	got := f.node.send("GET", "/provider/v1/attempts/"+a, nil)
+	close(answered)
+	equal(t, "status", got.status, 200)
+}
+
 // I37: the log says who did what and holds no token, input, result or message.
 func TestLogHoldsNoSecrets(t *testing.T) {
 	var log lockedBuffer
@@ -468,6 +491,11 @@ func TestLogHoldsNoSecrets(t *testing.T) {
 	refused(t, api.CodeBadRequest, f.user(f.token, "POST", "/v1/jobs", `{"kind":"s3cr3t kind"}`, api.HeaderIdempotencyKey, "k"))
 	refused(t, api.CodeUnauthenticated, f.user("qt_s3cr3t", "GET", "/v1/jobs", nil))
 	f.s.Interrupt()
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(log.String(), "code=unauthenticated"); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the last request is not noted:\n%s", log.String())
+		}
+	}
 	text := log.String()
 	contains(t, text, "request_done: ")
 	contains(t, text, "attempt="+a)

@@ -485,9 +485,9 @@ func (c *call) identify() {
 }
 
 func (c *call) write(problem *api.Problem) {
-	c.note(problem.Status, problem.Code)
 	c.w.Header().Set("Content-Type", api.ContentProblem)
 	c.send(problem.Status, api.Encode(problem))
+	c.note(problem.Status, problem.Code)
 }
 
 // answer sends a message. One that its reader would refuse for its size is our
@@ -498,18 +498,23 @@ func (c *call) answer(status int, message any) error {
 		c.s.log.Error("answer_too_large", "request", c.id, "operation", c.route.Name, "bytes", len(body))
 		return c.internal()
 	}
-	c.note(status, "")
 	c.w.Header().Set("Content-Type", api.ContentJSON)
 	c.send(status, body)
+	c.note(status, "")
 	return nil
 }
 
-// send writes a whole answer. A client that went away is nobody's failure: what
-// it asked for is durable or was refused.
+// send writes a whole answer at once: nobody waits for what is noted of it
+// afterwards. A client that went away is nobody's failure: what it asked for is
+// durable or was refused.
 func (c *call) send(status int, body []byte) {
 	c.w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	c.w.WriteHeader(status)
-	if _, err := c.w.Write(body); err != nil {
+	_, err := c.w.Write(body)
+	if err == nil {
+		err = http.NewResponseController(c.w).Flush()
+	}
+	if err != nil {
 		c.s.log.Debug("answer_not_delivered", "request", c.id, "error", err)
 	}
 }
