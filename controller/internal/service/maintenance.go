@@ -36,11 +36,25 @@ func (s *Service) tend(ctx context.Context) error {
 func (s *Service) maintain(ctx context.Context) error {
 	s.mu.Lock()
 	due := s.batchDue || time.Since(s.batchAt) > batchEvery
+	s.batchDue = false // what ends from here on, in the middle of the batch, makes the next one due
 	s.mu.Unlock()
 	if !due {
 		return nil
 	}
-	// A batch that has begun is finished: shutdown waits for it.
+	err := s.batch(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		s.batchDue = true
+		return err
+	}
+	s.batchAt = time.Now()
+	return nil
+}
+
+// batch is one maintenance batch. One that has begun is finished: shutdown waits
+// for it.
+func (s *Service) batch(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchEvery)
 	defer cancel()
 	if err := s.archive(ctx); err != nil {
@@ -49,13 +63,8 @@ func (s *Service) maintain(ctx context.Context) error {
 	if err := s.release(ctx); err != nil {
 		return hostBlocked("host history cannot be released", err)
 	}
-	if _, err := s.Store.Trim(ctx); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	s.batchDue, s.batchAt = false, time.Now()
-	s.mu.Unlock()
-	return nil
+	_, err := s.Store.Trim(ctx)
+	return err
 }
 
 func (s *Service) archive(ctx context.Context) error {
