@@ -19,8 +19,9 @@ const lookTime = 5 * time.Second
 var errLook = fmt.Errorf("the CDI specs could not be looked at within %s: a directory of specs or a mount source lies on a file system that hangs", lookTime)
 
 // deviceTable looks at the host's devices, one look at a time: a file system
-// that hangs holds one goroutine and no request. Profiles that ask for no
-// devices do not wait for it at all.
+// that hangs holds one goroutine and no request. Nothing waits for a look that
+// concerns no device: neither a request for a profile that asks for none, nor the
+// check of the profiles where none of them asks.
 type deviceTable struct {
 	catalog *devices.Catalog
 	looking chan struct{} // capacity 1: held during a look
@@ -58,24 +59,53 @@ func (t *deviceTable) bounded(look func()) bool {
 	}
 }
 
-// look sees what is there now. Where that cannot be told, the devices that were
-// there last are shown with that as their fault.
-func (t *deviceTable) look() devices.Found {
-	seen := make(chan devices.Found, 1)
-	if t.bounded(func() { seen <- t.catalog.Look() }) {
-		found := <-seen
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.last = found
-		return found
-	}
+// fresh keeps what is there now.
+func (t *deviceTable) fresh() {
+	found := t.catalog.Look()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	found := devices.Found{Devices: slices.Clone(t.last.Devices), Specs: t.last.Specs}
+	t.last = found
+}
+
+// look sees what is there now. Where that cannot be told, the devices that were
+// there last are shown with that as their fault, and it is the one problem.
+func (t *deviceTable) look() devices.Found {
+	seen := t.bounded(t.fresh)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if seen {
+		return t.last
+	}
+	found := devices.Found{Devices: slices.Clone(t.last.Devices), Specs: t.last.Specs, Problems: []devices.Problem{{
+		Subject: "CDI", Detail: errLook.Error(), Remedy: "mend or unmount that file system, or name other directories in cdi_dirs",
+	}}}
 	for i := range found.Devices {
 		found.Devices[i].Fault = errLook.Error()
 	}
 	return found
+}
+
+// survey is a look for the check of the profiles. Where none of them asks for
+// devices it is what the last look saw, and another one begins.
+func (t *deviceTable) survey() devices.Found {
+	t.mu.Lock()
+	asked, last := false, t.last
+	for _, asks := range t.asked {
+		asked = asked || asks
+	}
+	t.mu.Unlock()
+	if asked {
+		return t.look()
+	}
+	select {
+	case t.looking <- struct{}{}:
+		go func() {
+			defer func() { <-t.looking }()
+			t.fresh()
+		}()
+	default: // the one before has not come back
+	}
+	return last
 }
 
 // ask notes which profiles ask for devices.

@@ -13,6 +13,9 @@ import (
 // and what was there before is not granted meanwhile (I33).
 func TestLookIsBounded(t *testing.T) {
 	cdi := t.TempDir()
+	if err := os.Chmod(cdi, 0o755); err != nil {
+		t.Fatal(err)
+	}
 	spec := "cdiVersion: 1.1.0\nkind: quittance.test/card\ndevices: [{name: \"0\", containerEdits: {deviceNodes: [{path: /dev/null}]}}]\n"
 	if err := os.WriteFile(filepath.Join(cdi, "card.yaml"), []byte(spec), 0o644); err != nil {
 		t.Fatal(err)
@@ -40,10 +43,32 @@ func TestLookIsBounded(t *testing.T) {
 		if took := time.Since(began); took != 3*lookTime {
 			t.Errorf("three looks took %s", took)
 		}
+		if found := table.look(); len(found.Problems) != 1 || found.Problems[0].Harmless || !strings.Contains(found.Problems[0].Detail, "hangs") {
+			t.Errorf("doctor is told %+v", found.Problems)
+		}
+		began = time.Now()
+		table.ask(map[string]bool{"ocr": false})
+		if found := table.survey(); len(found.Devices) != 1 {
+			t.Errorf("shown where no profile asks: %+v", found)
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("profiles that ask for none waited %s", took)
+		}
+		table.ask(map[string]bool{"llm": true})
 		close(hang)
 		synctest.Wait()
 		if got := table.offered("llm"); len(got) != 1 || got[0].Fault != "" {
 			t.Errorf("offered afterwards %+v", got)
 		}
+		table.ask(nil)
+		if err := os.Remove(filepath.Join(cdi, "card.yaml")); err != nil {
+			t.Fatal(err)
+		}
+		table.survey()
+		synctest.Wait()
+		if found := table.survey(); len(found.Devices) != 0 {
+			t.Errorf("a survey's own look is not kept: %+v", found)
+		}
+		synctest.Wait()
 	})
 }

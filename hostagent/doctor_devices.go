@@ -5,7 +5,6 @@ import (
 	"os"
 	"strings"
 
-	"github.com/quittance/quittance/hostagent/internal/devices"
 	"github.com/quittance/quittance/profiles"
 	"github.com/quittance/quittance/protocol"
 )
@@ -20,7 +19,7 @@ func (d *doctor) devices() {
 		d.add(name, protocol.CheckWarning, "once the check of the profiles is fine, look again", "cannot be told: %v", err)
 		return
 	}
-	found := devices.New(d.cfg.CDIDirs).Look()
+	found := newDeviceTable(d.cfg).look()
 	state := protocol.CheckWarning
 	if len(asking) > 0 {
 		state = protocol.CheckFailed

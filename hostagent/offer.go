@@ -55,7 +55,7 @@ func (o *offer) read() {
 // check publishes what is available now.
 func (o *offer) check(ctx context.Context) {
 	list := make([]core.Loaded, 0, len(o.loaded))
-	found := o.devices.look()
+	found := o.devices.survey()
 	for _, l := range o.loaded {
 		entry := core.Loaded{}
 		entry.Info.Name, entry.Info.Devices = l.Name, []string{}

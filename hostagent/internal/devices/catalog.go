@@ -101,6 +101,9 @@ func (f *Found) readDir(dir string, priority int) []*spec {
 	if err == nil {
 		err = checkAuthor(info)
 	}
+	if err == nil {
+		err = checkWay(dir)
+	}
 	var entries []os.DirEntry
 	if err == nil {
 		entries, err = os.ReadDir(dir)

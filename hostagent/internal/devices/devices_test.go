@@ -203,6 +203,9 @@ func TestNoDirectoriesNoDevices(t *testing.T) {
 // Whatever the edits name must be there, and must be what the spec says.
 func TestPreflight(t *testing.T) {
 	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
 	hook := filepath.Join(dir, "hook")
 	edits := func(own, shared string) string {
 		return "devices:\n- name: \"0\"\n  containerEdits:\n    deviceNodes:\n    - {path: /dev/card, hostPath: /dev/null}\n" + own +
@@ -247,6 +250,51 @@ func TestPreflight(t *testing.T) {
 				t.Errorf("%s: the profile lacks %q", name, lacks)
 			}
 		}
+	}
+}
+
+// A hook and a directory of specs are as safe as the directories above them, by
+// whatever link they are reached; a sticky one of root's is safe.
+func TestWayIsOnlyRoots(t *testing.T) {
+	top := t.TempDir()
+	open := filepath.Join(top, "open")
+	in := filepath.Join(open, "in")
+	for _, dir := range []string{open, in} {
+		if err := errors.Join(os.Mkdir(dir, 0o755), os.Chmod(dir, 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := newHost(t)
+	h.file(filepath.Join(in, "hook"), "#!/bin/true\n", 0o755)
+	link := filepath.Join(h.high, "hook")
+	if err := os.Symlink(filepath.Join(in, "hook"), link); err != nil {
+		t.Fatal(err)
+	}
+	h.spec(in, "card.yaml", "devices:\n"+node("1", "/dev/zero"))
+	h.catalog = New([]string{h.low, in})
+	for mode, want := range map[os.FileMode]string{0o755: "", 0o777: "chmod go-w", 0o775: "chmod go-w"} {
+		if err := errors.Join(os.Chmod(top, 0o755), os.Chmod(open, mode)); err != nil {
+			t.Fatal(err)
+		}
+		for _, hook := range []string{filepath.Join(in, "hook"), link} {
+			h.spec(h.low, "card.yaml", "devices:\n"+node("0", "/dev/null")+"containerEdits: {hooks: [{hookName: prestart, path: "+hook+"}]}\n")
+			f := h.catalog.Look()
+			if fault := f.Devices[0].Fault; (fault == "") != (want == "") || !strings.Contains(fault, want) {
+				t.Errorf("mode %04o, %s: fault %q, want %q", mode, hook, fault, want)
+			}
+			if specs := len(names(f)); (specs == 2) != (want == "") {
+				t.Errorf("mode %04o: %d devices are offered; %+v", mode, specs, f.Problems)
+			}
+		}
+	}
+	if os.Geteuid() != 0 {
+		return // a sticky directory counts where it is root's
+	}
+	if err := os.Chmod(open, 0o777|os.ModeSticky); err != nil {
+		t.Fatal(err)
+	}
+	if f := h.catalog.Look(); len(f.Devices) != 2 || f.Devices[0].Fault != "" {
+		t.Errorf("sticky: %+v", f)
 	}
 }
 

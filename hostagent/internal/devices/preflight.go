@@ -145,6 +145,9 @@ func checkHook(h *specs.Hook) string {
 	if err := checkAuthor(info); err != nil {
 		return fmt.Sprintf("hook %s %v", h.Path, err)
 	}
+	if err := checkWay(h.Path); err != nil {
+		return fmt.Sprintf("hook %s %v", h.Path, bare(err))
+	}
 	return ""
 }
 

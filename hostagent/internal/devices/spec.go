@@ -44,6 +44,9 @@ func isSpecFile(name string) bool {
 // readSpec reads and validates one file. The digest is of exactly the bytes
 // that were parsed.
 func readSpec(path string, priority int) (*spec, error) {
+	if err := checkWay(path); err != nil {
+		return nil, err
+	}
 	data, err := readOwn(path)
 	if err != nil {
 		return nil, err
@@ -88,18 +91,67 @@ func readOwn(path string) ([]byte, error) {
 	return data, nil
 }
 
-// checkAuthor refuses what somebody other than root could have written.
-func checkAuthor(info fs.FileInfo) error {
+// checkOwner refuses what is neither root's nor this process's user's.
+func checkOwner(info fs.FileInfo) error {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	switch {
 	case !ok:
 		return errors.New("has no owner that can be read")
 	case st.Uid != 0 && int(st.Uid) != os.Geteuid():
 		return fmt.Errorf("belongs to uid %d: chown it to root", st.Uid)
+	}
+	return nil
+}
+
+// checkAuthor refuses what somebody other than root could have written.
+func checkAuthor(info fs.FileInfo) error {
+	err := checkOwner(info)
+	switch {
+	case err != nil:
+		return err
 	case info.Mode().Perm()&0o022 != 0:
 		return fmt.Errorf("can be written by others (mode %04o): chmod go-w it", info.Mode().Perm())
 	}
 	return nil
+}
+
+// checkWay refuses a path on which somebody other than root could put another
+// file: in a directory above it, or above what it leads to by links. In a
+// directory of root's with the sticky bit, as /tmp is, nobody replaces what is
+// another's.
+func checkWay(path string) error {
+	if !filepath.IsAbs(path) {
+		return errors.New("is not an absolute path")
+	}
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return err
+	}
+	for _, way := range []string{filepath.Clean(path), real} {
+		for at := way; at != "/"; {
+			info, err := os.Lstat(at)
+			if err != nil {
+				return err
+			}
+			if info.Mode()&fs.ModeSymlink != 0 {
+				err = checkOwner(info)
+			} else if at != way && !isSticky(info) {
+				err = checkAuthor(info)
+			}
+			if err != nil {
+				return fmt.Errorf("lies below %s, which %w", at, err)
+			}
+			at = filepath.Dir(at)
+		}
+	}
+	return nil
+}
+
+// isSticky reports whether a directory is root's and only owners rename and
+// remove in it.
+func isSticky(info fs.FileInfo) bool {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && st.Uid == 0 && info.Mode()&fs.ModeSticky != 0
 }
 
 // validate checks what the format demands, and that every name can be said in a
