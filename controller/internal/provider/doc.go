@@ -22,7 +22,7 @@
 //	tls          the peer did not prove who it is                refused      no
 //	timeout      the exchange's own deadline                     unknown*     yes
 //	lost         the connection broke                            unknown*     yes
-//	stopped      the caller's context ended                      unknown*     no
+//	stopped      the caller's context or the job's limit ended   unknown*     no
 //	unavailable  502, 503 or 504, whatever the body              unknown      yes
 //	server       500                                             unknown      START, COMPLETE, FAIL and receipts
 //	clock_skew   401 clock_skew; the offset has been applied     refused      yes

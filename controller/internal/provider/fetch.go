@@ -137,7 +137,10 @@ func (c *Client) Fetch(parent context.Context, grant api.Grant, dir string, budg
 	}
 	began := time.Now()
 	err = c.transfer(parent, target, grant, file, budget)
-	failure, _ := errors.AsType[*Failure](err)
+	failure, ok := errors.AsType[*Failure](err)
+	if err != nil && !ok { // the job's own limit ended it
+		failure = &Failure{Operation: api.RouteStore.Name, Class: ClassStopped, Disposition: protocol.Refused, Cause: err}
+	}
 	c.observe(api.RouteStore, failure, began)
 	if err != nil {
 		return nil, errors.Join(err, file.Discard())

@@ -173,6 +173,30 @@ func TestFetchBudget(t *testing.T) {
 	}
 }
 
+// A transfer that the job's limit ends, here because others of the job spend the
+// budget meanwhile, is no success to whoever counts exchanges.
+func TestLimitDuringATransferIsObserved(t *testing.T) {
+	budget := NewBudget(int64(len(payload)), 2)
+	p := newPeer(t, false, func(c *peerConn) {
+		c.read()
+		if err := budget.charge(1); err != nil {
+			t.Error(err)
+		}
+		c.say(storeHead() + string(payload))
+	})
+	var seen []*Failure
+	c := p.client(func(cfg *Config) {
+		cfg.Observe = func(_ string, f *Failure, _ time.Duration) { seen = append(seen, f) }
+	})
+	if _, err := c.Fetch(background(), payloadGrant(p), privateDir(t), budget); !errors.Is(err, ErrUploadBytes) {
+		t.Errorf("got %v", err)
+	}
+	if len(seen) != 1 || seen[0] == nil || seen[0].Class != ClassStopped || !errors.Is(seen[0], ErrUploadBytes) {
+		t.Errorf("observed %v", seen)
+	}
+	p.allClosed(1)
+}
+
 // The file is made by us in a directory that is only ours, and removed only
 // while its name stands for it.
 func TestPrivateFiles(t *testing.T) {
