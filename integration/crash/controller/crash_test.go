@@ -74,9 +74,8 @@ func TestKillAtEveryPoint(t *testing.T) {
 			controller := s.Serve()
 			audit(t, s, id, point.end)
 			controller.Stop()
-			if report := s.Command("store", "check"); strings.Contains(report, "active ") || strings.Contains(report, "damage") {
-				t.Fatalf("the store after the run:\n%s", report)
-			}
+			s.RestartAPI()
+			compare(t, s, map[string]string{id: "one job"})
 		})
 	}
 }
@@ -106,6 +105,8 @@ func TestAgentKilledUnderController(t *testing.T) {
 			s.Lab.Start()
 			audit(t, s, id, point.end)
 			controller.Stop()
+			s.RestartAPI()
+			compare(t, s, map[string]string{id: "one job"})
 		})
 	}
 }
@@ -121,8 +122,11 @@ func TestKillBeforeReplacement(t *testing.T) {
 	if !struck.Killed() || s.Executions() != 1 {
 		t.Fatalf("killed %v after %d executions", struck.Killed(), s.Executions())
 	}
-	s.Serve()
+	controller := s.Serve()
 	audit(t, s, id, interrupted)
+	controller.Stop()
+	s.RestartAPI()
+	compare(t, s, map[string]string{id: text})
 }
 
 // I15: killed as soon as an attempt's end without any effect is durable: the
@@ -146,9 +150,7 @@ func TestKillAfterEnded(t *testing.T) {
 		t.Fatalf("job is %s with %d attempts, want cancelled with none", job.State, len(job.Attempts))
 	}
 	work.Stop()
-	if report := s.Command("store", "check"); strings.Contains(report, "active ") || strings.Contains(report, "damage") {
-		t.Fatalf("the store after the run:\n%s", report)
-	}
+	compare(t, s, map[string]string{id: "cancelled before its START", next: "the next job"})
 }
 
 // I15, I28, I32: killed as soon as a refusal for good is durable. An operator
@@ -231,9 +233,7 @@ func TestKillAfterSuppressed(t *testing.T) {
 	}
 	s.AwaitReleased()
 	work.Stop()
-	if report := s.Command("store", "check"); strings.Contains(report, "active ") || strings.Contains(report, "damage") {
-		t.Fatalf("the store after the run:\n%s", report)
-	}
+	compare(t, s, map[string]string{id: "hold suppressed", next: "the next job"})
 }
 
 // copyTree copies a folder with its owners, as an operator's backup does.
@@ -271,4 +271,17 @@ func audit(t *testing.T, s *controllertest.Site, id string, want end) {
 	}
 	s.VerifyReceipts(job.Job)
 	s.AwaitReleased()
+}
+
+// compare is the rest of an audit: of every job, by its input, the service and
+// the store have the same attempts and the same terminal bytes, and the store is
+// whole. The lanes are stopped, the service answers.
+func compare(t *testing.T, s *controllertest.Site, texts map[string]string) {
+	t.Helper()
+	if report := s.Command("store", "check"); strings.Contains(report, "active ") || strings.Contains(report, "damage") {
+		t.Fatalf("the store after the run:\n%s", report)
+	}
+	if l := s.Audit(texts); l.Confirmed == 0 {
+		t.Errorf("no terminal bytes were compared: %s", l)
+	}
 }

@@ -107,6 +107,8 @@ func TestControllerKilledAtHostPoints(t *testing.T) {
 				}
 				audit(t, s, id, end)
 				next.Stop()
+				s.RestartAPI()
+				compare(t, s, map[string]string{id: "one job"})
 				if left := s.Lab.Leftovers(); len(left) != 0 {
 					t.Errorf("left on the machine: %v", left)
 				}
@@ -129,21 +131,26 @@ func endOf(job api.Job) end {
 // others are struck while the controller stands still at one of its points.
 var others = []struct {
 	name   string
-	strike func(s *controllertest.Site) error
+	strike func(s *controllertest.Site, service *controllertest.Process) error
 }{
-	{"agent", func(s *controllertest.Site) error {
+	{"agent", func(s *controllertest.Site, _ *controllertest.Process) error {
 		s.Lab.Kill()
 		s.Lab.Start()
 		return nil
 	}},
-	{"containerd", func(s *controllertest.Site) error {
+	{"containerd", func(s *controllertest.Site, _ *controllertest.Process) error {
 		return errors.Join(s.Lab.Engine.Kill(), s.Lab.RestartEngine())
+	}},
+	{"service", func(s *controllertest.Site, service *controllertest.Process) error {
+		service.Kill()
+		s.RestartAPI()
+		return nil
 	}},
 }
 
-// The agent, and the engine's daemon, are killed and come back while the
-// controller stands still between two of its steps: the job ends once, with one
-// execution (I15, I27, I31).
+// The agent, the engine's daemon and the job service are killed and come back
+// while the controller stands still between two of its steps: the job ends once,
+// with one execution, and the same bytes on both sides (I15, I26, I27, I31).
 func TestOthersKilledAtControllerPoints(t *testing.T) {
 	var all []string
 	for _, other := range others {
@@ -159,7 +166,7 @@ func TestOthersKilledAtControllerPoints(t *testing.T) {
 				}
 				t.Run(p.name, func(t *testing.T) {
 					s := kit.NewSite(t, controllertest.Options{})
-					s.StartAPI()
+					service := s.StartAPI()
 					mark := filepath.Join(filepath.Dir(s.StateDir()), "struck") // the controller's user writes it
 					work := s.StartWork("QUITTANCE_FAILPOINT="+p.name+":stop", "QUITTANCE_FAILPOINT_MARK="+mark)
 					id := s.Submit("one job")
@@ -174,7 +181,7 @@ func TestOthersKilledAtControllerPoints(t *testing.T) {
 						}
 						return stopped(mark, pid)
 					})
-					if err := other.strike(s); err != nil {
+					if err := other.strike(s, service); err != nil {
 						t.Fatal(err)
 					}
 					work.Signal(syscall.SIGCONT)
@@ -186,6 +193,7 @@ func TestOthersKilledAtControllerPoints(t *testing.T) {
 					}
 					audit(t, s, id, end)
 					work.Stop()
+					compare(t, s, map[string]string{id: "one job"})
 					if left := s.Lab.Leftovers(); len(left) != 0 {
 						t.Errorf("left on the machine: %v", left)
 					}
