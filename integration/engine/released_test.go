@@ -30,6 +30,8 @@ func TestWriteReleased(t *testing.T) {
 	lab.Profile("serve", agenttest.Profile{Args: []string{"serve"}})
 	lab.Profile("eat", agenttest.Profile{Args: []string{"eat", "128"}})
 	lab.Profile("exit-7", agenttest.Profile{Args: []string{"exit", "7"}})
+	newCards(t, lab, 1)
+	deviceProfiles(lab)
 	lab.Start()
 	c := newCaller(t, lab)
 	c.witness()
@@ -41,8 +43,11 @@ func TestWriteReleased(t *testing.T) {
 	c.await(2, protocol.StateExited)
 	c.retire(2)
 	c.consume(2)
-	c.allocate(3, "serve") // lives on over the release
+	c.allocate(3, "one") // holds a device, had a channel, and lives on over the release
 	c.await(3, protocol.StateStarted)
+	if got := c.ask(3, "/open", "/dev/card0"); got != "opened" {
+		t.Fatalf("the card: %s", got)
+	}
 	first := c.leaves()
 	if _, err := c.gen.Release(t.Context(), protocol.ReleaseRequest{Frontier: 1, Except: []protocol.Number{}}); err != nil {
 		t.Fatal(err)

@@ -9,11 +9,11 @@ import (
 	"github.com/quittance/quittance/protocol"
 )
 
-// Bounds of what is written and read (I33).
 // Format is the version of the ledger's content that this program writes, and
 // the newest that it reads.
 const Format = 1
 
+// Bounds of what is written and read (I33).
 const (
 	// MaxPayload bounds one receipt's or intent's payload.
 	MaxPayload = 128 << 10
