@@ -2,6 +2,7 @@ package hostagent
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/quittance/quittance/hostagent/internal/core"
 	"github.com/quittance/quittance/hostagent/internal/devices"
 	"github.com/quittance/quittance/hostagent/internal/engine"
+	"github.com/quittance/quittance/hostagent/internal/metrics"
 	"github.com/quittance/quittance/protocol"
 )
 
@@ -29,10 +31,11 @@ type deviceTable struct {
 	mu    sync.Mutex
 	asked map[string]bool // profiles that ask for devices; guarded by mu
 	last  devices.Found   // what the last look saw; guarded by mu
+	held  map[string]int  // leases of each node's path, from accepted to retired; guarded by mu
 }
 
 func newDeviceTable(c Config) *deviceTable {
-	return &deviceTable{catalog: devices.New(c.CDIDirs), looking: make(chan struct{}, 1), asked: map[string]bool{}}
+	return &deviceTable{catalog: devices.New(c.CDIDirs), looking: make(chan struct{}, 1), asked: map[string]bool{}, held: map[string]int{}}
 }
 
 // bounded runs something that looks at the specs; false means that it, or the
@@ -61,10 +64,38 @@ func (t *deviceTable) bounded(look func()) bool {
 
 // fresh keeps what is there now.
 func (t *deviceTable) fresh() {
-	found := t.catalog.Look()
+	t.mu.Lock()
+	held := slices.Collect(maps.Keys(t.held))
+	t.mu.Unlock()
+	found := t.catalog.Look(held...)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.last = found
+}
+
+// leased moves the count of what holds some nodes by +1 or -1.
+func (t *deviceTable) leased(all []protocol.Device, by int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, d := range protocol.DistinctDevices(all) {
+		for _, node := range d.Nodes {
+			if t.held[node] += by; t.held[node] == 0 {
+				delete(t.held, node)
+			}
+		}
+	}
+}
+
+// leasedFigures are figures that tell the table too which nodes are held.
+type leasedFigures struct {
+	*metrics.Figures
+	table *deviceTable
+}
+
+// Leased implements [chronicle.Figures].
+func (f leasedFigures) Leased(all []protocol.Device, by int) {
+	f.Figures.Leased(all, by)
+	f.table.leased(all, by)
 }
 
 // look sees what is there now. Where that cannot be told, the devices that were

@@ -1,12 +1,15 @@
 package hostagent
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/quittance/quittance/protocol"
 )
 
 // A look that hangs delays nobody for longer than its bound, is not piled upon,
@@ -71,4 +74,17 @@ func TestLookIsBounded(t *testing.T) {
 		}
 		synctest.Wait()
 	})
+}
+
+// What is held is counted by node, each lease once however many names it has, and
+// forgotten when the last one ends.
+func TestHeldNodes(t *testing.T) {
+	table := newDeviceTable(Config{})
+	card := []protocol.Device{{Name: "quittance.test/card=0", Nodes: []string{"/dev/a", "/dev/b"}}, {Name: "quittance.test/card=UUID", Nodes: []string{"/dev/a", "/dev/b"}}}
+	for i, want := range []map[string]int{{"/dev/a": 1, "/dev/b": 1}, {}} {
+		table.leased(card, 1-2*i)
+		if !maps.Equal(table.held, want) {
+			t.Errorf("held %v, want %v", table.held, want)
+		}
+	}
 }

@@ -145,11 +145,11 @@ func (a *agent) open(ctx context.Context, version string) error {
 		return err
 	}
 	failpoint.Hit(failpoint.LedgerOpened)
-	a.told = chronicle.New(a.journal, a.state, a.figures, a.log.Named("receipts"))
+	a.devices = newDeviceTable(a.cfg)
+	a.told = chronicle.New(a.journal, a.state, leasedFigures{a.figures, a.devices}, a.log.Named("receipts"))
 	if a.engine, err = openEngine(ctx, a.cfg, a.log); err != nil {
 		return err
 	}
-	a.devices = newDeviceTable(a.cfg)
 	session := core.NewSession(a.bootID, a.groups.Mode(), core.Bounds{
 		MaxSlots: int(a.cfg.MaxSlots), MaxUnreleased: int(a.cfg.MaxUnreleased), MemoryBudget: a.cfg.MemoryBudget.Bytes,
 		StuckAfterMillis: a.cfg.StuckAfter.Milliseconds(),

@@ -66,8 +66,10 @@ func (f *Found) problem(subject, remedy, format string, args ...any) {
 }
 
 // Look reads every spec and checks every device. A spec that cannot be used
-// hides no other one: it is among the problems.
-func (c *Catalog) Look() Found {
+// hides no other one: it is among the problems. The paths of nodes that are held
+// are added to those of the devices that they lead to, so that a card which is
+// held stays so when its spec is written anew with other paths.
+func (c *Catalog) Look(held ...string) Found {
 	f := Found{Devices: []Device{}}
 	var all []*spec
 	for priority, dir := range c.dirs {
@@ -84,7 +86,7 @@ func (c *Catalog) Look() Found {
 		f.problem("CDI", "remove specs that nobody needs", "%d devices are defined; the first %d are looked at", len(f.Devices), maxDevices)
 		f.Devices = f.Devices[:maxDevices]
 	}
-	f.uniteNodes()
+	f.uniteNodes(held)
 	f.preflight()
 	f.noteShared()
 	slices.SortFunc(f.Problems, func(a, b Problem) int {
@@ -243,15 +245,19 @@ func contains(whole, part []identity) bool {
 }
 
 // uniteNodes adds to every device the other paths of its nodes, so that paths
-// alone show that two devices are the same hardware.
-func (f *Found) uniteNodes() {
+// alone show that two devices are the same hardware, or what is held.
+func (f *Found) uniteNodes(held []string) {
 	paths := map[number][]string{}
-	for _, d := range f.Devices {
-		for _, path := range d.Nodes {
+	note := func(nodes []string) {
+		for _, path := range nodes {
 			if n, ok := numberOf(path); ok {
 				paths[n] = append(paths[n], path)
 			}
 		}
+	}
+	note(held)
+	for _, d := range f.Devices {
+		note(d.Nodes)
 	}
 	for i := range f.Devices {
 		d := &f.Devices[i]

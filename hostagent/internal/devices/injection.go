@@ -23,7 +23,7 @@ type Injection struct{ edits []*specs.ContainerEdits }
 // leased, or nothing is ([ErrChanged]), and it has passed its preflight a
 // moment ago.
 func (c *Catalog) Injection(leased []protocol.Device, digest protocol.Digest) (*Injection, error) {
-	found := c.Look()
+	found := c.Look() // what is leased exclusively shares no node with what else is held
 	var chosen []Device
 	for _, l := range protocol.DistinctDevices(leased) {
 		i := slices.IndexFunc(found.Devices, func(d Device) bool { return slices.Contains(d.Names, l.Name) })

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -34,6 +35,14 @@ func TestOneDeviceByTwoPaths(t *testing.T) {
 		t.Errorf("nodes %v and %v, want %v", f.Devices[0].Nodes, f.Devices[2].Nodes, both)
 	}
 	problem(t, f, "=all", "bundles")
+	// A spec that is written anew with other paths and names: what is held shows.
+	h.spec(h.low, "card.yaml", "devices:\n"+node("new", at("nil"))+node("1", at("zero")))
+	for _, d := range h.catalog.Look(at("null"), at("gone")).Devices {
+		if held := slices.Contains(d.Nodes, at("null")); held == strings.HasSuffix(d.Names[0], "=1") || slices.Contains(d.Nodes, at("gone")) {
+			t.Errorf("%v has the nodes %v", d.Names, d.Nodes)
+		}
+	}
+	h.spec(h.low, "card.yaml", "devices:\n"+node("0", at("null"))+node("GPU-0", at("nil"))+node("1", at("zero"))+node("all", at("zero"), at("nil")))
 	leased, digest := lease(Found{Devices: f.Devices[:1]})
 	if _, err := h.catalog.Injection(leased, digest); err != nil {
 		t.Error(err)
