@@ -185,7 +185,9 @@ func takeOwner(ctx context.Context, _ *task) (string, error) {
 }
 
 // giveOwner notes the log after the index that it is given, releases what this
-// program made, and gives the generation back to the controller's store.
+// program made, and gives the generation back to the controller's store. From
+// then on the controller is started by who follows the log, and by no boot: it
+// must not release history before that is read.
 func giveOwner(ctx context.Context, t *task) (string, error) {
 	receipts, err := t.newFollower(ctx, t.argument(0))
 	if err != nil {
@@ -199,6 +201,9 @@ func giveOwner(ctx context.Context, t *task) (string, error) {
 		return "", err
 	}
 	if err := releaseAll(ctx); err != nil {
+		return "", err
+	}
+	if _, err := run(ctx, "systemctl", "disable", controllerUnit); err != nil {
 		return "", err
 	}
 	owner, err := os.ReadFile(storeOwnerFile)
