@@ -50,9 +50,11 @@ func (t *deviceTable) bounded(look func()) bool {
 	}
 	done := make(chan struct{})
 	go func() {
+		// Who is told that the look is over finds the table free: a survey right
+		// after it would pass over its own look otherwise.
+		defer close(done)
 		defer func() { <-t.looking }()
 		look()
-		close(done)
 	}()
 	select {
 	case <-done:
