@@ -199,7 +199,7 @@ func (r *run) choose(result Result, done *outcome.Result, failure *outcome.Failu
 		}
 		return result, err
 	}
-	failpoint.Hit("executor.outcome")
+	failpoint.Hit(failpoint.ExecutorOutcome)
 	// The choice is written to its end: a stop that comes now comes after it.
 	if err := r.Journal.Apply(context.WithoutCancel(r.Observer.Context()), attempt.OutcomeChosen{Outcome: chosen, At: now()}); err != nil {
 		return result, err
@@ -268,12 +268,12 @@ func (r *run) work() (*outcome.Result, *outcome.Failure, error) {
 	if err := r.enter(ctx, handle, allocation); err != nil {
 		return r.failed(ctx, err)
 	}
-	failpoint.Hit("executor.entered")
+	failpoint.Hit(failpoint.ExecutorEntered)
 	answer, err := adapter.Execute(ctx, handle, r.report)
 	if err != nil {
 		return r.failed(ctx, err)
 	}
-	failpoint.Hit("executor.answered")
+	failpoint.Hit(failpoint.ExecutorAnswered)
 	if answer.Warnings > 0 {
 		r.Log.Warn("the worker warned beside its answer", "attempt", r.Journal.Key(), "allocation", r.number, "warnings", answer.Warnings)
 	}
@@ -323,7 +323,7 @@ func (r *run) Propose(ctx context.Context, generation protocol.ID, n protocol.Nu
 	if err := r.apply(ctx, attempt.Allocated{Generation: generation, Number: n, Profile: r.Profile.Name, ProfileDigest: r.Profile.Digest}); err != nil {
 		return err
 	}
-	failpoint.Hit("executor.proposed")
+	failpoint.Hit(failpoint.ExecutorProposed)
 	return nil
 }
 
@@ -369,7 +369,7 @@ func (r *run) allocate(ctx context.Context) (protocol.Allocation, error) {
 		return a, err
 	}
 	r.number = a.Number
-	failpoint.Hit("executor.allocated")
+	failpoint.Hit(failpoint.ExecutorAllocated)
 	if err := r.Observer.Report(api.ConditionStartingWorker); err != nil {
 		return a, err
 	}

@@ -135,7 +135,9 @@ func (r *run) uploadInput(ctx context.Context, calls *callCount, budget *provide
 	if err != nil {
 		return err
 	}
-	if _, after, err := r.member(ctx, calls, job); err != nil || !reflect.DeepEqual(before, after) {
+	// Only whether the membership is still the same is asked here: what a changed
+	// one means is for the next selection to say, from the start.
+	if after, err := r.membership(ctx, calls, job); err != nil || !reflect.DeepEqual(before, after) {
 		if err == nil {
 			err = errMembership
 		}
@@ -146,13 +148,18 @@ func (r *run) uploadInput(ctx context.Context, calls *callCount, budget *provide
 	return nil
 }
 
-// member reads the whole membership and returns the one upload that the
-// offering takes.
-func (r *run) member(ctx context.Context, calls *callCount, job string) (api.UploadMember, api.Uploads, error) {
+// membership reads the job's uploads, whole.
+func (r *run) membership(ctx context.Context, calls *callCount, job string) (api.Uploads, error) {
 	if err := calls.next(); err != nil {
-		return api.UploadMember{}, api.Uploads{}, err
+		return api.Uploads{}, err
 	}
-	all, err := r.API.Uploads(ctx, job)
+	return r.API.Uploads(ctx, job)
+}
+
+// member reads the membership and returns the one upload that the offering
+// takes.
+func (r *run) member(ctx context.Context, calls *callCount, job string) (api.UploadMember, api.Uploads, error) {
+	all, err := r.membership(ctx, calls, job)
 	if err != nil {
 		return api.UploadMember{}, all, err
 	}

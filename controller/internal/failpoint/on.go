@@ -3,57 +3,32 @@
 package failpoint
 
 import (
-	"os"
-	"runtime"
-	"strconv"
-	"strings"
-	"sync/atomic"
-
 	"golang.org/x/sys/unix"
+
+	"github.com/quittance/quittance/protocol/strike"
 )
 
-// chosen is the point at which this process is struck, and how; set once at
-// start.
-var chosen, action, _ = strings.Cut(os.Getenv("QUITTANCE_FAILPOINT"), ":")
+var armed = strike.Arm(names(), []string{"fail", "failsync", "failname"})
 
-// struck is set by the first arrival.
-var struck atomic.Bool
-
-// Hit does what was chosen if name is the point chosen, once.
-func Hit(name string) {
-	if name != chosen || struck.Swap(true) {
-		return
+func names() []string {
+	var all []string
+	for _, p := range Points() {
+		all = append(all, string(p))
 	}
-	switch action {
-	case "kill":
-		mark()
-		signalSelf(unix.SIGKILL)
-		select {} // the signal is on its way
-	case "stop":
-		mark()
-		signalSelf(unix.SIGSTOP)
-	default:
-		panic("failpoint: QUITTANCE_FAILPOINT must end in :kill or :stop")
-	}
+	return all
 }
 
-// signalSelf is taken by this very thread, on its way back: nothing after the
-// point has run by then.
-func signalSelf(sig unix.Signal) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if err := unix.Tgkill(os.Getpid(), unix.Gettid(), sig); err != nil {
-		panic("failpoint: cannot signal this process: " + err.Error())
-	}
-}
+// Hit does what is armed at p, when this is the arrival that is meant.
+func Hit(p Point) { armed.Hit(string(p)) }
 
-// mark tells the test that the strike takes place now, and in which process.
-func mark() {
-	file := os.Getenv("QUITTANCE_FAILPOINT_MARK")
-	if file == "" {
-		return
-	}
-	if err := os.WriteFile(file, []byte(strconv.Itoa(os.Getpid())), 0o600); err != nil {
-		panic("failpoint: " + err.Error())
-	}
-}
+// Write is asked before each write to a file of the attempt store; an error is
+// the write's.
+func Write() error { return armed.Fail("fail", unix.EIO) }
+
+// Sync is asked between the writes to a file of the attempt store and its sync;
+// an error is the sync's.
+func Sync() error { return armed.Fail("failsync", unix.EIO) }
+
+// SyncDir is asked before each sync of a directory of the attempt store; an
+// error is the sync's.
+func SyncDir() error { return armed.Fail("failname", unix.EIO) }

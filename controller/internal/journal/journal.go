@@ -106,7 +106,7 @@ func (a *Attempt) write(ctx context.Context, event attempt.Event) error {
 		return err
 	}
 	a.adopt(entry)
-	failpoint.Hit("record." + string(entry.Record.State()))
+	failpoint.Hit(failpoint.Record(string(entry.Record.State())))
 	return nil
 }
 

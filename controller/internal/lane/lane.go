@@ -258,7 +258,7 @@ func (l *Lane) execute(job executor.Job, larger *protocol.ProfileInfo) (executor
 		first.Stop = stop
 		return first, nil
 	}
-	failpoint.Hit("lane.replacement")
+	failpoint.Hit(failpoint.LaneReplacement)
 	possible := true
 	for _, e := range attempt.ExecutionsOf(job.Journal.Record()) {
 		possible = possible && e.Settlement == attempt.SettlementConsumed

@@ -63,7 +63,7 @@ func (p *Publisher) Publish(ctx context.Context, j Journal) error {
 
 func (p *Publisher) send(ctx context.Context, j Journal, record attempt.TerminalPending) error {
 	reply, err := p.exchange(ctx, record)
-	failpoint.Hit("publisher.sent")
+	failpoint.Hit(failpoint.PublisherSent)
 	// What is settled is written to its end, whoever waits.
 	written := context.WithoutCancel(ctx)
 	if err == nil {

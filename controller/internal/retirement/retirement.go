@@ -114,7 +114,7 @@ func one(ctx context.Context, h Host, j Journal, e attempt.Execution, note strin
 	case err != nil:
 		return End{}, err
 	}
-	failpoint.Hit("retirement.asked")
+	failpoint.Hit(failpoint.RetirementAsked)
 	a, err := h.Wait(ctx, e.Number, protocol.StateRetired)
 	if err != nil {
 		return End{}, err
@@ -132,15 +132,15 @@ func one(ctx context.Context, h Host, j Journal, e attempt.Execution, note strin
 		}
 		return end, settled(ctx, j, e, end.Settlement)
 	}
-	failpoint.Hit("retirement.retired")
+	failpoint.Hit(failpoint.Retired)
 	if end.Allocation, err = h.Consume(ctx, a); err != nil {
 		return End{}, err
 	}
-	failpoint.Hit("retirement.consumed")
+	failpoint.Hit(failpoint.Consumed)
 	if err := saveReceipts(ctx, h, j, e, end.Allocation); err != nil {
 		return End{}, err
 	}
-	failpoint.Hit("retirement.saved")
+	failpoint.Hit(failpoint.Saved)
 	end.Settlement = attempt.SettlementConsumed
 	return end, settled(ctx, j, e, end.Settlement)
 }

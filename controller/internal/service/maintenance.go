@@ -84,7 +84,7 @@ func (s *Service) archive(ctx context.Context) error {
 			return err
 		}
 		s.Log.Info("attempt archived", "attempt", e.Key, "state", e.Record.State())
-		failpoint.Hit("maintenance.archived")
+		failpoint.Hit(failpoint.Archived)
 	}
 	return nil
 }
@@ -126,7 +126,7 @@ func (s *Service) release(ctx context.Context) error {
 		return err
 	}
 	s.Log.Info("host history released", "frontier", answer.Frontier, "carried", answer.Carried)
-	failpoint.Hit("maintenance.released")
+	failpoint.Hit(failpoint.Released)
 	return nil
 }
 

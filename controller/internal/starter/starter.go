@@ -74,7 +74,7 @@ func (s *Starter) Begin(ctx context.Context, lane int, job api.FeedJob, executio
 		claim.Release()
 		return nil, err
 	}
-	failpoint.Hit("record." + string(attempt.StateStartPending))
+	failpoint.Hit(failpoint.StartPending)
 	return journal.Open(s.Store, entry, claim), nil
 }
 
@@ -117,10 +117,10 @@ func (t *try) send(ctx context.Context, body []byte) error {
 	admission, reply, err := t.s.API.Start(ctx, body, func(at time.Time) error {
 		expires = at
 		err := t.j.Apply(ctx, attempt.StartSending{Expires: protocol.TimestampOf(at)})
-		failpoint.Hit("starter.sending")
+		failpoint.Hit(failpoint.StarterSending)
 		return err
 	})
-	failpoint.Hit("starter.sent")
+	failpoint.Hit(failpoint.StarterSent)
 	if err == nil {
 		return t.admitted(ctx, admission, reply)
 	}

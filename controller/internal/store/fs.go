@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quittance/quittance/controller/internal/failpoint"
 )
 
 // FS is what the store asks of a file system. Names are paths; a file's own
@@ -49,6 +51,20 @@ var errTooLong = errors.New("is longer than a file of its kind can be")
 type osFS struct{}
 
 type osFile struct{ *os.File }
+
+func (f osFile) Write(p []byte) (int, error) {
+	if err := failpoint.Write(); err != nil {
+		return 0, err
+	}
+	return f.File.Write(p)
+}
+
+func (f osFile) Sync() error {
+	if err := failpoint.Sync(); err != nil {
+		return err
+	}
+	return f.File.Sync()
+}
 
 func (osFS) Mkdir(name string) error { return os.Mkdir(name, 0o700) }
 
@@ -97,6 +113,9 @@ func (osFS) Rename(from, to string) error { return os.Rename(from, to) }
 func (osFS) Remove(name string) error { return os.Remove(name) }
 
 func (osFS) SyncDir(dir string) (err error) {
+	if err := failpoint.SyncDir(); err != nil {
+		return err
+	}
 	d, err := os.Open(dir)
 	if err != nil {
 		return err

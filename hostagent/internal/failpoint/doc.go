@@ -4,14 +4,9 @@
 // It owns the names of the places and what can be done there, and nothing else:
 // it knows neither what happens at a place nor how a test audits the outcome.
 // Without the build tag failpoints [Hit] and the questions below are empty and
-// cost nothing. With it the environment arms one place:
+// cost nothing. With it the environment arms one place, in the form of package
+// strike, with SIGKILL, SIGSTOP or one of these:
 //
-//	QUITTANCE_FAILPOINT=NAME[#ARRIVAL]:ACTION   the first arrival unless another is named
-//	QUITTANCE_FAILPOINT_MARK=FILE               is made when the strike has taken place
-//
-//	kill      the process ends with SIGKILL, exactly as the kernel would end it
-//	stop      the process stops with SIGSTOP, so that a test can strike another
-//	          one at exactly this moment; SIGCONT lets it go on
 //	fail      the next write to the ledger fails before anything is written
 //	failsync  the next write to the ledger is written and its sync fails
 //	nospace   the next write to the ledger fails for want of disk space
