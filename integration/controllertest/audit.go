@@ -40,6 +40,7 @@ type Kept struct {
 		Outcome *struct {
 			Operation string `json:"operation"`
 			Body      []byte `json:"body"`
+			Evidence  []byte `json:"evidence"`
 		} `json:"outcome"`
 		Reason string `json:"reason"`
 	} `json:"record"`

@@ -5,7 +5,9 @@
 //	misbehave -mode MODE [-listen 127.0.0.1:8080] [-count N] [-target PATH]
 //
 // Its modes are listed in [modes]. In every mode that serves at all, GET
-// /health and POST /predict are the reference workers' routes.
+// /health and POST /predict are the reference workers' routes; only kserve and
+// framed speak those protocols instead, and there the request itself chooses
+// the fault.
 package main
 
 import (
@@ -51,6 +53,8 @@ var modes = map[string]struct {
 	"oom":            {"takes memory itself until the kernel kills it", ownOOM},
 	"child-oom-loop": {"lets the kernel kill one child after another for memory, and answers", childOOMLoop},
 	"connects-back":  {"tries every way out of its container and answers with those that worked", connectsBack},
+	"kserve":         {"speaks the Open Inference Protocol and fails as the request's text says", kserveFaults},
+	"framed":         {"speaks length-prefixed JSON and fails as the request's text says", framedFaults},
 }
 
 // options are the command line's.

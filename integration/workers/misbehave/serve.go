@@ -30,7 +30,12 @@ func raw(ctx context.Context, l net.Listener, h http.HandlerFunc) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { write(w, `{"status":"READY"}`) })
 	mux.HandleFunc("POST /predict", h)
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	return listen(ctx, l, mux)
+}
+
+// listen serves until ctx ends and then cuts what is under way.
+func listen(ctx context.Context, l net.Listener, h http.Handler) error {
+	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(l) }()
 	select {
