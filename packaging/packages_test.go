@@ -31,10 +31,11 @@ const (
 	testEpoch   = "1796000000"
 )
 
-// buildInto runs build.sh with a fixed version and time.
-func buildInto(dir string) error {
+// buildInto runs build.sh with a fixed version and time, unless the environment
+// given names others.
+func buildInto(dir string, environment ...string) error {
 	command := exec.Command("./build.sh", dir)
-	command.Env = append(os.Environ(), "QUITTANCE_VERSION="+testVersion, "SOURCE_DATE_EPOCH="+testEpoch)
+	command.Env = append(append(os.Environ(), "QUITTANCE_VERSION="+testVersion, "SOURCE_DATE_EPOCH="+testEpoch), environment...)
 	if out, err := command.CombinedOutput(); err != nil {
 		return fmt.Errorf("build.sh: %w\n%s", err, out)
 	}
@@ -43,21 +44,26 @@ func buildInto(dir string) error {
 
 // built is a directory with all packages, made once for all tests.
 var built = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "quittance-packages-")
+	dir, err := temporary()
 	if err != nil {
 		return "", err
 	}
-	packages = dir
 	return dir, buildInto(dir)
 })
 
-// packages is what built made, for TestMain to remove.
-var packages string
+// temporaries are directories of all tests together, for TestMain to remove.
+var temporaries []string
+
+func temporary() (string, error) {
+	dir, err := os.MkdirTemp("", "quittance-packages-")
+	temporaries = append(temporaries, dir)
+	return dir, err
+}
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if packages != "" {
-		if err := os.RemoveAll(packages); err != nil {
+	for _, dir := range temporaries {
+		if err := os.RemoveAll(dir); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}

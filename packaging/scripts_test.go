@@ -139,13 +139,15 @@ func (m *throwAway) refused(text string, args ...string) {
 
 // deb puts the package into the machine and gives its path there. A version
 // other than the built one is made by exchanging the version in the package, and
-// the format that its script knows.
+// where a format is given, the one that its script knows.
 func (m *throwAway) deb(name, version, format string) string {
 	m.t.Helper()
 	unpacked := filepath.Join(m.t.TempDir(), name)
-	m.here("dpkg-deb", "-R", m.found(name, ".deb"), unpacked)
+	m.here("dpkg-deb", "-R", m.found(m.pkgs, name, ".deb"), unpacked)
 	if version != "" {
 		m.replace(filepath.Join(unpacked, "DEBIAN/control"), `(?m)^Version: .*$`, "Version: "+version)
+	}
+	if format != "" {
 		m.replace(filepath.Join(unpacked, "DEBIAN/preinst"), `(?m)^FORMAT=.*$`, "FORMAT="+format)
 	}
 	target := fmt.Sprintf("/%s-%s.deb", name, orBuilt(version))
@@ -160,9 +162,10 @@ func orBuilt(version string) string {
 	return version
 }
 
-func (m *throwAway) found(name, ending string) string {
+// found is the package of this name and kind in a directory.
+func (m *throwAway) found(dir, name, ending string) string {
 	m.t.Helper()
-	found, err := filepath.Glob(filepath.Join(m.pkgs, name+"*"+ending))
+	found, err := filepath.Glob(filepath.Join(dir, name+"*"+ending))
 	if err != nil || len(found) != 1 {
 		m.t.Fatalf("%s%s: %v, %v", name, ending, found, err)
 	}
@@ -230,35 +233,47 @@ func (m *throwAway) setFormat(format byte) {
 	}
 }
 
-// The packages' scripts do what they say on a Debian of their own.
+// The packages are installed, upgraded, refused, removed and purged as they say,
+// on a Debian of their own: each .deb and, after it, each .rpm.
 func TestScripts(t *testing.T) {
 	m := newThrowAway(t)
-	for name, scripts := range map[string]func(*testing.T, *throwAway){"hostagent": hostagentScripts, "controller": controllerScripts} {
-		t.Run(name, func(t *testing.T) {
+	for _, part := range []struct {
+		name string
+		play func(*testing.T, *throwAway)
+	}{
+		{"hostagent", hostagentDeb}, {"hostagent-rpm", hostagentRPM},
+		{"controller", controllerDeb}, {"controller-rpm", controllerRPM},
+		{"agentctl", agentctlDeb}, {"agentctl-rpm", agentctlRPM},
+	} {
+		t.Run(part.name, func(t *testing.T) {
 			whole := m.t
 			defer func() { m.t = whole }()
 			m.t = t
-			scripts(t, m)
+			part.play(t, m)
 		})
 	}
 }
 
-// hostagentScripts: first installation, upgrade, refused downgrade (I9), refused
-// removal while workers live, removal, purge, and the same of the .rpm.
-func hostagentScripts(t *testing.T, m *throwAway) {
+// What the agent's packages ask systemd for.
+const (
+	agentStarted = "daemon-reload; enable quittance-hostagent.socket quittance-hostagent.service quittance-workers.service; " +
+		"start quittance-workers.service quittance-hostagent.socket"
+	agentRestarted = agentStarted + "; restart quittance-hostagent.service"
+	agentRemoved   = "disable --now quittance-hostagent.service quittance-hostagent.socket; disable quittance-workers.service; " +
+		"kill quittance-workers.service; daemon-reload"
+)
+
+// hostagentDeb: first installation, upgrade, refused downgrade (I9), refused
+// removal while workers live, removal, purge.
+func hostagentDeb(t *testing.T, m *throwAway) {
 	const (
 		name     = "quittance-hostagent"
 		ledger   = "/var/lib/quittance/ledger"
 		marker   = "/var/lib/quittance.created"
 		program  = "/usr/sbin/hostagent"
 		settings = "/etc/quittance/hostagent.toml"
-		started  = "daemon-reload; enable quittance-hostagent.socket quittance-hostagent.service quittance-workers.service; " +
-			"start quittance-workers.service quittance-hostagent.socket"
-		restarted = started + "; restart quittance-hostagent.service"
-		removed   = "disable --now quittance-hostagent.service quittance-hostagent.socket; disable quittance-workers.service; " +
-			"kill quittance-workers.service; daemon-reload"
 	)
-	first, later := m.deb(name, "", ""), m.deb(name, "9.0.0", "2")
+	first, later := m.deb(name, "", ""), m.deb(name, laterVersion, "2")
 
 	// An image that is built gets no key and no ledger.
 	m.withoutSystemd()
@@ -276,8 +291,8 @@ func hostagentScripts(t *testing.T, m *throwAway) {
 	// A running machine gets them at the first installation, once.
 	m.withSystemd()
 	m.run(install(first)...)
-	if got := m.asked(); got != restarted {
-		t.Errorf("first installation asks systemd:\n%s\nwant\n%s", got, restarted)
+	if got := m.asked(); got != agentRestarted {
+		t.Errorf("first installation asks systemd:\n%s\nwant\n%s", got, agentRestarted)
 	}
 	if !m.there(ledger) || !m.there(marker) {
 		t.Fatal("no ledger after the installation")
@@ -287,7 +302,7 @@ func hostagentScripts(t *testing.T, m *throwAway) {
 	// An upgrade keeps the ledger, the key and what the administrator wrote.
 	m.write(m.path(settings), m.read(settings)+"\n# by hand\n", 0o644)
 	m.run(install(later)...)
-	if got := m.asked(); got != restarted {
+	if got := m.asked(); got != agentRestarted {
 		t.Errorf("upgrade asks systemd: %s", got)
 	}
 	if m.read("/var/lib/quittance/host.key.pub") != key || !strings.Contains(m.read(settings), "# by hand") {
@@ -300,7 +315,7 @@ func hostagentScripts(t *testing.T, m *throwAway) {
 	m.setFormat(2)
 	m.asked()
 	m.refused("reads formats up to 1", install(first)...)
-	if got := m.version(name); got != "installed 9.0.0" {
+	if got := m.version(name); got != "installed "+laterVersion {
 		t.Errorf("after the refusal: %s", got)
 	}
 	if got := m.asked(); got != "" {
@@ -324,7 +339,7 @@ func hostagentScripts(t *testing.T, m *throwAway) {
 		if got := m.version(name); got != "installed "+testVersion || !m.there(program) {
 			t.Errorf("after the refusal: %s", got)
 		}
-		if got := m.asked(); got != restarted {
+		if got := m.asked(); got != agentRestarted {
 			t.Errorf("a refused removal asks systemd: %s", got)
 		}
 		if err := os.Remove(worker); err != nil {
@@ -332,7 +347,7 @@ func hostagentScripts(t *testing.T, m *throwAway) {
 		}
 	}
 	m.run("dpkg", "-r", name)
-	if got := m.asked(); got != removed {
+	if got := m.asked(); got != agentRemoved {
 		t.Errorf("removal asks systemd: %s", got)
 	}
 	if m.there(program) || !m.there(settings) || !m.there(ledger) {
@@ -350,59 +365,18 @@ func hostagentScripts(t *testing.T, m *throwAway) {
 	if out := m.run(install(first)...); !strings.Contains(out, "this machine had a ledger, which is gone") || m.there(ledger) {
 		t.Errorf("installed after a purge: %s", out)
 	}
-	if got := m.asked(); got != started {
+	if got := m.asked(); got != agentStarted {
 		t.Errorf("installed after a purge, it asks systemd: %s", got)
 	}
 	m.run("env", "QUITTANCE_FORGET=yes", "dpkg", "-P", name)
 	if m.there(marker) {
 		t.Error("told to forget, purge kept the marker")
 	}
-
-	// The .rpm has the same scripts, and rpm calls them with its own words.
-	m.asked()
-	rpm := func(args ...string) (string, error) {
-		out, err := exec.CommandContext(t.Context(), "rpm", append([]string{"--root", m.root, "--nodeps"}, args...)...).CombinedOutput()
-		return string(out), err
-	}
-	file := m.found(name, ".rpm")
-	if out, err := rpm("-i", file); err != nil {
-		t.Fatalf("rpm -i: %v\n%s", err, out)
-	}
-	if got := m.asked(); got != restarted || !m.there(ledger) {
-		t.Errorf("rpm -i asks systemd: %s", got)
-	}
-	m.setFormat(2)
-	if out, err := rpm("-U", "--replacepkgs", "--oldpackage", file); err == nil || !strings.Contains(out, "reads formats up to 1") || !m.there(program) {
-		t.Errorf("rpm over a newer ledger: %v\n%s", err, out)
-	}
-	m.setFormat(1)
-	if out, err := rpm("-U", "--replacepkgs", file); err != nil {
-		t.Errorf("rpm -U: %v\n%s", err, out)
-	}
-	if got := m.asked(); got != restarted {
-		t.Errorf("rpm -U asks systemd: %s", got)
-	}
-	worker := m.path("/sys/fs/cgroup/memory/quittance/0123456789abcdef0123456789abcdef")
-	if err := os.MkdirAll(worker, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := rpm("-e", name); err == nil || !strings.Contains(out, "still allocated") || !m.there(program) {
-		t.Errorf("rpm -e under workers: %v\n%s", err, out)
-	}
-	if err := os.Remove(worker); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := rpm("-e", name); err != nil || m.there(program) || !m.there(ledger) {
-		t.Errorf("rpm -e: %v\n%s", err, out)
-	}
-	if got := m.asked(); got != removed {
-		t.Errorf("rpm -e asks systemd: %s", got)
-	}
 }
 
-// controllerScripts: the user, no start by itself, commands as that user only, a
+// controllerDeb: the user, no start by itself, commands as that user only, a
 // refused downgrade, and users' property kept by purge.
-func controllerScripts(t *testing.T, m *throwAway) {
+func controllerDeb(t *testing.T, m *throwAway) {
 	const (
 		name  = "quittance-controller"
 		state = "/var/lib/quittance-controller"
@@ -446,5 +420,30 @@ func controllerScripts(t *testing.T, m *throwAway) {
 	m.run("env", "QUITTANCE_FORGET=yes", "dpkg", "-P", name)
 	if m.there(state) {
 		t.Error("told to forget, purge kept jobs and attempts")
+	}
+}
+
+// agentctlDeb: it has no state and no scripts, goes either way, and leaves
+// nothing.
+func agentctlDeb(t *testing.T, m *throwAway) {
+	const name = "quittance-agentctl"
+	m.withSystemd()
+	first, later := m.deb(name, "", ""), m.deb(name, laterVersion, "")
+	for _, file := range []string{first, later, first} {
+		m.run("dpkg", "-i", file)
+		m.run("dpkg", "--verify", name)
+	}
+	if got := m.version(name); got != "installed "+testVersion {
+		t.Errorf("after the downgrade: %s", got)
+	}
+	files := strings.Fields(m.run("dpkg", "-L", name))
+	m.run("dpkg", "-P", name)
+	for _, file := range files {
+		if info, err := os.Lstat(m.path(file)); err == nil && !info.IsDir() {
+			t.Errorf("purge left %s", file)
+		}
+	}
+	if got := m.asked(); got != "" {
+		t.Errorf("it asks systemd: %s", got)
 	}
 }
