@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -127,8 +128,18 @@ type Lab struct {
 	Secrets canary.Set
 }
 
-// patience bounds every wait for a real condition.
-const patience = 30 * time.Second
+// patience bounds every wait for a real condition, on a machine with much else
+// to do.
+const patience = 2 * time.Minute
+
+// Reached tells whether an allocation is in a state, or past it.
+func Reached(now, until protocol.State) bool {
+	order := []protocol.State{
+		protocol.StateAccepted, protocol.StateCreating, protocol.StateStarted, protocol.StateRetiring,
+		protocol.StateExited, protocol.StateRetired, protocol.StateConsumed, protocol.StateReleased,
+	}
+	return slices.Index(order, now) >= slices.Index(order, until)
+}
 
 // NewLab starts a private engine, imports the image and makes a generation.
 // The agent is not started yet. At the end of the test everything is stopped,

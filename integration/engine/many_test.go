@@ -36,7 +36,7 @@ func TestManyAllocations(t *testing.T) {
 	const atOnce = 50
 	many := howMany(t, "QUITTANCE_MANY", 60)
 	lab := kit.NewLab(t, "--max-slots", fmt.Sprint(atOnce+14), "--max-unreleased", fmt.Sprint(atOnce+14), "--memory-budget", "4GiB",
-		"--engine-create-timeout", "60s", "--engine-start-timeout", "60s")
+		"--engine-create-timeout", "5m", "--engine-start-timeout", "5m")
 	lab.Profile("echo", agenttest.Profile{Args: []string{"serve"}, Memory: "32MiB"})
 	lab.Start()
 	c := newCaller(t, lab)
@@ -89,11 +89,7 @@ func TestManyAllocations(t *testing.T) {
 	failures := make([]error, n+1)
 	for i := first; i <= n; i++ {
 		all.Go(func() {
-			if a, err := c.gen.Get(t.Context(), i, protocol.StateStarted, 60*time.Second); err != nil || a.State != protocol.StateStarted {
-				failures[i] = fmt.Errorf("number %d is %s: %w", i, a.State, err)
-				return
-			}
-			_, failures[i] = c.gen.Retire(t.Context(), i, protocol.RetireRequest{Purpose: "attempt-1"}, 60*time.Second)
+			failures[i] = c.through(i)
 		})
 	}
 	all.Wait()
@@ -124,6 +120,31 @@ func TestManyAllocations(t *testing.T) {
 	t.Logf("%d and %d goroutines", goroutines, after)
 	if after > goroutines+4 {
 		t.Errorf("%d goroutines, %d at the start: see the stacks in the log", after, goroutines)
+	}
+}
+
+// through has a number start and end, beside others.
+func (c *caller) through(n protocol.Number) error {
+	for tries := 1; ; tries++ {
+		a, err := c.gen.Get(c.t.Context(), n, protocol.StateStarted, 60*time.Second)
+		if err != nil {
+			return err
+		}
+		if a.State == protocol.StateStarted {
+			break
+		}
+		if tries == longPolls || agenttest.Reached(a.State, protocol.StateStarted) {
+			return fmt.Errorf("number %d is %s, %s: %s", n, a.State, a.Step, a.StepError)
+		}
+	}
+	for tries := 1; ; tries++ {
+		a, err := c.gen.Retire(c.t.Context(), n, protocol.RetireRequest{Purpose: "attempt-1"}, 60*time.Second)
+		if err != nil || a.LeafHash != nil {
+			return err
+		}
+		if tries == longPolls {
+			return fmt.Errorf("number %d is not retired: %+v", n, a.Allocation)
+		}
 	}
 }
 

@@ -19,6 +19,7 @@ func running(t *testing.T, lab *agenttest.Lab, c *caller) (pid, shim int) {
 	c.witness()
 	c.allocate(1, "echo")
 	c.await(1, protocol.StateStarted)
+	c.serves(1) // as its namespace's first process it ignores what it has no handler for yet
 	for _, l := range c.leaves() {
 		if l.Receipt.Kind == protocol.KindStarted {
 			pid = int(body[protocol.StartedBody](t, l.Bytes).PID)

@@ -37,7 +37,7 @@ func freezer(t *testing.T, pid int64) (file string) {
 // A container that cannot be killed is stuck: its slot stays held, others go
 // on, release passes over it, and it is retired once it dies (FR-17, I19).
 func TestStuckContainer(t *testing.T) {
-	lab := kit.NewLab(t, "--stuck-after", "1s")
+	lab := kit.NewLab(t, "--stuck-after", "3s") // longer than any step of the others takes
 	lab.Profile("echo", agenttest.Profile{Args: []string{"serve"}, Grace: "100ms"})
 	lab.Start()
 	c := newCaller(t, lab)
@@ -70,7 +70,7 @@ func TestStuckContainer(t *testing.T) {
 	}
 	lab.Eventually("the allocation is stuck", func() (bool, error) {
 		a, err := c.gen.Get(t.Context(), 1, "", 0)
-		return err == nil && a.Stuck != nil && a.Stuck.Step == "kill" && a.Stuck.ProcessState != "" && a.Stuck.SinceMillis >= 1000, err
+		return err == nil && a.Stuck != nil && a.Stuck.Step == "kill" && a.Stuck.ProcessState != "" && a.Stuck.SinceMillis >= 3000, err
 	})
 
 	// Others go on, and release passes over it.

@@ -91,12 +91,19 @@ func (c *controller) allocate(profile string) protocol.Number {
 
 func (c *controller) await(n protocol.Number, until protocol.State) protocol.Allocation {
 	c.t.Helper()
-	a, err := c.gen.Get(c.t.Context(), n, until, wait)
-	if err != nil {
-		c.t.Fatalf("await %s of %d: %v", until, n, err)
+	for tries := 1; ; tries++ {
+		a, err := c.gen.Get(c.t.Context(), n, until, wait)
+		if err != nil {
+			c.t.Fatalf("await %s of %d: %v", until, n, err)
+		}
+		if tries == longPolls || agenttest.Reached(a.State, until) {
+			return a
+		}
 	}
-	return a
 }
+
+// longPolls is how many in a row bound a wait on a slow machine.
+const longPolls = 6
 
 // start allocates and waits until it runs.
 func (c *controller) start(profile string) protocol.Number {
@@ -111,12 +118,15 @@ func (c *controller) start(profile string) protocol.Number {
 // retire ends an allocation and consumes it.
 func (c *controller) retire(n protocol.Number) protocol.RetiredBody {
 	c.t.Helper()
-	a, err := c.gen.Retire(c.t.Context(), n, protocol.RetireRequest{Purpose: purpose}, wait)
-	if err != nil {
-		c.t.Fatalf("retire %d: %v", n, err)
-	}
-	if a.LeafHash == nil {
-		c.t.Fatalf("number %d was not retired within %s: %+v", n, wait, a.Allocation)
+	var a protocol.EffectAnswer
+	for tries := 0; a.LeafHash == nil; tries++ {
+		if tries == longPolls {
+			c.t.Fatalf("number %d was not retired within %d times %s: %+v", n, tries, wait, a.Allocation)
+		}
+		var err error
+		if a, err = c.gen.Retire(c.t.Context(), n, protocol.RetireRequest{Purpose: purpose}, wait); err != nil {
+			c.t.Fatalf("retire %d: %v", n, err)
+		}
 	}
 	if _, err := c.gen.Consume(c.t.Context(), n, protocol.ConsumeRequest{Purpose: purpose, LeafHash: *a.LeafHash}); err != nil {
 		c.t.Fatalf("consume %d: %v", n, err)

@@ -193,6 +193,10 @@ func outage(t *testing.T, away, back func(lab *agenttest.Lab) error) {
 	for i := range ends {
 		ends[i], stays[i], goes[i] = c.start("echo"), c.start("echo"), c.start("echo")
 	}
+	for i := range ends {
+		c.serves(ends[i])
+		c.serves(stays[i])
+	}
 	making := [2]protocol.Number{c.allocate("echo"), c.allocate("echo")}
 	for _, n := range goes {
 		if _, err := c.gen.Retire(t.Context(), n, protocol.RetireRequest{Purpose: purpose}, 0); err != nil {
@@ -293,6 +297,15 @@ func TestEngineHangs(t *testing.T) {
 	outage(t, func(lab *agenttest.Lab) error { return lab.Engine.Pause() }, func(lab *agenttest.Lab) error { return lab.Engine.Resume() })
 }
 
+// serves waits until the worker answers: before it has a handler for SIGTERM the
+// first process of a namespace ignores it.
+func (c *controller) serves(n protocol.Number) {
+	c.t.Helper()
+	if status, answer := c.ask(n, "GET", "/health"); status != 200 {
+		c.t.Fatalf("number %d answers %d %s", n, status, answer)
+	}
+}
+
 // pid is the first process of a started allocation.
 func (c *controller) pid(n protocol.Number) int {
 	c.t.Helper()
@@ -387,6 +400,7 @@ func TestEngineLies(t *testing.T) {
 	}
 
 	n = c.start("echo")
+	c.serves(n)
 	pid := c.pid(n)
 	running := message(&tasks.GetResponse{Process: &tasktypes.Process{Pid: uint32(pid), Status: tasktypes.Status_RUNNING}})
 	proxy.Arm(engineproxy.Fault{Method: "Tasks/Get", Way: engineproxy.Invent, Reply: running, Times: 4})

@@ -41,7 +41,7 @@ const cardName = "quittance.test/card=0"
 // at their usual pace. Thawed, it is unstuck and retired by itself, and the card
 // is granted again (FR-17, I16, I19).
 func TestFrozenWorkerAmongOthers(t *testing.T) {
-	lab := kit.NewLab(t, "--stuck-after", "1s", "--max-slots", "2")
+	lab := kit.NewLab(t, "--stuck-after", "3s", "--max-slots", "2") // longer than any step of the others takes
 	lab.Profile("frozen", agenttest.Profile{Args: []string{"serve"}, Grace: "100ms", Tables: lab.Card()})
 	lab.Profile("other", agenttest.Profile{Args: []string{"serve"}, NoInit: true, Grace: "100ms"})
 	lab.Start()

@@ -175,18 +175,25 @@ func TestWorkers(t *testing.T) {
 		}
 	})
 	run("kills its children for memory in a loop", func(t *testing.T) { // I33, FR-32
+		began := time.Now()
 		n := c.start("oom-loop")
 		c.said(n, "child 20 ")
-		a := c.await(n, protocol.StateStarted)
+		// One receipt may tell of several kills, where they come faster than the
+		// agent looks: then the eighth comes later.
+		var a protocol.Allocation
 		observed := 0
-		for _, r := range a.Receipts {
-			if r.Kind == protocol.KindOOMObserved {
-				observed++
+		lab.Eventually("eight receipts tell of kills", func() (bool, error) {
+			a, observed = c.await(n, protocol.StateStarted), 0
+			for _, r := range a.Receipts {
+				if r.Kind == protocol.KindOOMObserved {
+					observed++
+				}
 			}
-		}
+			return observed >= 8, nil
+		})
 		// The first eight, then one a minute.
-		if observed != 8 || a.OOM.Verdict != protocol.VerdictKilled || *a.OOM.Counters.OOMKill < 20 {
-			t.Errorf("%d receipts, oom %+v", observed, a.OOM)
+		if most := 8 + int(time.Since(began)/time.Minute); observed > most || a.OOM.Verdict != protocol.VerdictKilled || *a.OOM.Counters.OOMKill < 20 {
+			t.Errorf("%d receipts, want at most %d; oom %+v", observed, most, a.OOM)
 		}
 		if r := c.retire(n); r.OOM.Verdict != protocol.VerdictKilled || r.Reason != protocol.ReasonRequested {
 			t.Errorf("reason %s, oom %+v", r.Reason, r.OOM)
