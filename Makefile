@@ -72,7 +72,7 @@ vm-setup:
 .PHONY: vm
 vm: setup vm-setup ## packages, units and power cuts on a whole machine in QEMU; as root
 	@rm -f build/vm/table.txt build/vm/console.log
-	@$(LANES) -timeout 60m vm; status=$$?; \
+	@$(LANES) -timeout 150m vm; status=$$?; \
 	if [ $$status -ne 0 ] && [ -f build/vm/console.log ]; then tail -n 200 build/vm/console.log; fi; \
 	if [ -f build/vm/table.txt ]; then cat build/vm/table.txt; fi; exit $$status
 

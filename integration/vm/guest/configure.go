@@ -46,7 +46,7 @@ func configure(ctx context.Context, t *task) (string, error) {
 		return "", err
 	}
 	profiles := map[string]string{
-		"langid":   imageLine.ReplaceAllLiteralString(string(example), "image = "+quote(langid)),
+		"langid":   patient(imageLine.ReplaceAllLiteralString(string(example), "image = "+quote(langid))),
 		"steady":   testProfile("steady", tester, "kill-group", "64MiB", "serve"),
 		"stubborn": testProfile("stubborn", tester, "observe", "64MiB", "stubborn"),
 		// The child eats more than the limit; its parent goes on if it may.
@@ -76,7 +76,7 @@ func configure(ctx context.Context, t *task) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if err := writeFile("/etc/quittance/offerings/"+name, string(text)); err != nil {
+		if err := writeFile("/etc/quittance/offerings/"+name, patient(string(text))); err != nil {
 			return "", err
 		}
 	}
@@ -108,6 +108,13 @@ func configure(ctx context.Context, t *task) (string, error) {
 	return fmt.Sprintf("%d profiles available", len(profiles)), t.note("%s", strings.TrimSpace(string(key)))
 }
 
+// patient gives an example's worker more time to be ready and to answer: an
+// emulated machine on a busy host is many times slower than any that the example
+// is for.
+func patient(example string) string {
+	return strings.NewReplacer(`timeout = "30s"`, `timeout = "5m"`, `max_lifetime = "10m"`, `max_lifetime = "1h"`).Replace(example)
+}
+
 // holdOffering is of jobs that last until their worker is told to finish.
 const holdOffering = `kind = "hold.text.v1"
 profile = "hold"
@@ -134,6 +141,10 @@ func quote(s string) string { return fmt.Sprintf("%q", s) }
 
 // testProfile is a profile of the test worker.
 func testProfile(name, image, oom, memory string, args ...string) string {
+	grace := "60s" // until what a worker does when it is asked is taken for done
+	if args[0] == "stubborn" {
+		grace = "5s"
+	}
 	quoted := []string{quote("/worker")}
 	for _, a := range args {
 		quoted = append(quoted, quote(a))
@@ -148,11 +159,11 @@ address = "tcp://127.0.0.1:8080"
 ready = { connect = true }
 max_channels = 64
 [lifecycle]
-stop_grace = "5s"
+stop_grace = %q
 oom = %q
 [process]
 init = true
-`, name, image, strings.Join(quoted, ", "), memory, oom)
+`, name, image, strings.Join(quoted, ", "), memory, grace, oom)
 }
 
 // hole makes a file of a size without anything in it.

@@ -26,7 +26,7 @@ import (
 const portFile = "/dev/virtio-ports/quittance.vm"
 
 // commandLimit bounds one command; load and follow end with the machine.
-const commandLimit = 40 * time.Minute
+const commandLimit = 80 * time.Minute
 
 func main() {
 	if len(os.Args) == 4 && os.Args[1] == "try" {

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/protocol"
@@ -70,37 +69,18 @@ func orders(ctx context.Context, t *task) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	receipts, err := t.newFollower(ctx, t.argument(0))
+	w, err := t.startWatch(ctx, t.argument(0))
 	if err != nil {
 		return "", err
 	}
-	if err := receipts.checkpoint(ctx); err != nil {
-		return "", err
-	}
-	if _, err := run(ctx, "systemctl", "start", controllerUnit); err != nil {
-		return "", err
-	}
-	if err := awaitService(ctx); err != nil {
-		return "", err
-	}
-	following, stopFollowing := context.WithCancel(ctx)
-	defer stopFollowing()
-	followed := make(chan error, 1)
-	go func() { followed <- receipts.followThrough(following) }()
 	flow := t.startFlow(ctx, t.argument(1), 2)
-	done, err := t.actOnAll(ctx, t.argument(1), pairs(t.argument(2), t.argument(3)), every)
-	finished, lost, flowErr := flow.end()
+	done, held, err := t.actOnAll(ctx, t.argument(1), pairs(t.argument(2), t.argument(3)), every)
+	jobs, lost, flowErr := flow.end()
 	if err := errors.Join(err, flowErr); err != nil {
-		return "", err
+		return "", errors.Join(err, w.end())
 	}
-	if err := quiet(ctx); err != nil {
-		return "", err
-	}
-	stopFollowing()
-	if err := <-followed; following.Err() == nil {
-		return "", err
-	}
-	if err := receipts.checkpoint(ctx); err != nil {
+	compared, err := w.finish(ctx, append(jobs, held))
+	if err != nil {
 		return "", err
 	}
 	// The sleeper comes back once no worker is left.
@@ -110,54 +90,61 @@ func orders(ctx context.Context, t *task) (string, error) {
 	err = await(ctx, patience, "the workers' unit runs", func() error {
 		return properties(ctx, workersUnitOf, "ActiveState=active", "SubState=running")
 	})
-	return fmt.Sprintf("%d ordered pairs; %d jobs finished, %d lost their execution to an act", done, finished, lost), errors.Join(err, leftovers(ctx))
+	return fmt.Sprintf("%d ordered pairs; %d jobs finished, %d lost their execution to an act; %s", done, len(jobs)-lost+1, lost, compared),
+		errors.Join(err, leftovers(ctx))
 }
 
-// actOnAll acts on the pairs, first under a held job, and returns how many.
-func (t *task) actOnAll(ctx context.Context, name string, pairs [][2]act, every int) (int, error) {
+// actOnAll acts on the pairs, first under a held job, and returns how many and
+// that job.
+func (t *task) actOnAll(ctx context.Context, name string, pairs [][2]act, every int) (done int, heldJob string, err error) {
 	h, err := t.hold(ctx, "held-"+name)
 	if err != nil {
-		return 0, err
+		return 0, "", err
 	}
+	holding := true
 	for i, pair := range pairs {
-		if h != nil && (pair[0].unit == controllerUnit || pair[1].unit == controllerUnit) {
+		if holding && (pair[0].unit == controllerUnit || pair[1].unit == controllerUnit) {
 			if err := errors.Join(settled(ctx), h.unharmed(), t.finish(ctx, h)); err != nil {
-				return i, fmt.Errorf("before %s, %s: %w", pair[0], pair[1], err)
+				return i, h.job, fmt.Errorf("before %s, %s: %w", pair[0], pair[1], err)
 			}
-			h = nil
+			holding = false
 		}
 		if err := t.say("%s, %s", pair[0], pair[1]); err != nil {
-			return i, err
+			return i, h.job, err
 		}
-		for _, a := range pair {
-			if err := a.do(ctx); err != nil {
-				return i, fmt.Errorf("%s, %s: %w", pair[0], pair[1], err)
+		err := actOn(ctx, pair)
+		if err == nil && ((i+1)%every == 0 || i+1 == len(pairs)) {
+			err = settled(ctx)
+			if err == nil && holding {
+				err = h.unharmed()
 			}
 		}
-		for _, a := range pair {
-			if a.what != doStop {
-				continue
-			}
-			if _, err := run(ctx, "systemctl", "start", a.unit); err != nil {
-				return i, fmt.Errorf("after %s, %s: %w", pair[0], pair[1], err)
-			}
+		if err != nil {
+			return i, h.job, fmt.Errorf("after %s, %s: %w", pair[0], pair[1], err)
 		}
-		if (i+1)%every != 0 && i+1 < len(pairs) {
+	}
+	if holding {
+		err = t.finish(ctx, h)
+	}
+	return len(pairs), h.job, err
+}
+
+// actOn acts on two units and starts by hand what was stopped.
+func actOn(ctx context.Context, pair [2]act) error {
+	for _, a := range pair {
+		if err := a.do(ctx); err != nil {
+			return err
+		}
+	}
+	for _, a := range pair {
+		if a.what != doStop {
 			continue
 		}
-		if err := settled(ctx); err != nil {
-			return i, fmt.Errorf("after %s, %s: %w", pair[0], pair[1], err)
-		}
-		if h != nil {
-			if err := h.unharmed(); err != nil {
-				return i, fmt.Errorf("after %s, %s: %w", pair[0], pair[1], err)
-			}
+		if _, err := run(ctx, "systemctl", "start", a.unit); err != nil {
+			return err
 		}
 	}
-	if h != nil {
-		return len(pairs), t.finish(ctx, h)
-	}
-	return len(pairs), nil
+	return nil
 }
 
 // do acts on the unit. The workers' unit refuses a stop and a restart. A unit
@@ -311,7 +298,7 @@ func (t *task) finish(ctx context.Context, h *held) error {
 		return err
 	}
 	state, result, err := t.ended(ctx, h.job)
-	if err == nil && (state != api.JobFinished || result != strings.TrimSpace(heldText)) {
+	if err == nil && (state != api.JobFinished || result != heldText) {
 		err = fmt.Errorf("the held job %s is %s with the result %q", h.job, state, result)
 	}
 	return err
@@ -322,75 +309,54 @@ type flow struct {
 	stopped chan struct{}
 	all     sync.WaitGroup
 
-	mu             sync.Mutex
-	finished, lost int
-	problems       []error
+	mu       sync.Mutex
+	jobs     []string // that ended
+	lost     int      // of them, those that did not finish
+	problems []error
 }
 
-// startFlow submits jobs one after the other in some lanes.
+// startFlow submits jobs one after the other in some lanes, until it is told to
+// end and each lane saw one finish.
 func (t *task) startFlow(ctx context.Context, name string, lanes int) *flow {
 	f := &flow{stopped: make(chan struct{})}
 	for lane := range lanes {
 		f.all.Go(func() {
+			finished := false
 			for i := 0; ; i++ {
 				select {
 				case <-f.stopped:
-					return
+					if finished {
+						return
+					}
 				default:
 				}
-				state, err := t.oneJob(ctx, fmt.Sprintf("%s-%d-%d", name, lane, i))
-				if f.count(state, err); err != nil {
+				id, state, err := t.oneJob(ctx, fmt.Sprintf("%s-%d-%d", name, lane, i))
+				if f.count(id, state, err); err != nil {
 					return
 				}
+				finished = finished || state == api.JobFinished
 			}
 		})
 	}
 	return f
 }
 
-func (f *flow) count(state api.JobState, err error) {
+func (f *flow) count(id string, state api.JobState, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	switch {
-	case err != nil:
+	if err != nil {
 		f.problems = append(f.problems, err)
-	case state == api.JobFinished:
-		f.finished++
-	default:
+		return
+	}
+	f.jobs = append(f.jobs, id)
+	if state != api.JobFinished {
 		f.lost++
 	}
 }
 
-// end waits for what runs. Under every act some job must have come through.
-func (f *flow) end() (finished, lost int, err error) {
+// end waits for what runs.
+func (f *flow) end() (jobs []string, lost int, err error) {
 	close(f.stopped)
 	f.all.Wait()
-	if f.finished == 0 {
-		f.problems = append(f.problems, errors.New("no job finished"))
-	}
-	return f.finished, f.lost, errors.Join(f.problems...)
-}
-
-// followThrough follows the log through restarts of the agent: what is noted
-// comes in order and without a gap, or not at all.
-func (f *follower) followThrough(ctx context.Context) error {
-	lastly := time.Now()
-	for {
-		err := f.page(ctx, 20*time.Second)
-		switch {
-		case err == nil:
-			lastly = time.Now()
-			continue
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case time.Since(lastly) > patience:
-			return err
-		}
-		// Soon: nobody may release history before it is read here.
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
+	return f.jobs, f.lost, errors.Join(f.problems...)
 }

@@ -341,7 +341,7 @@ func watchdog(ctx context.Context, _ *task) (string, error) {
 	if err := os.MkdirAll(dropin, 0o755); err != nil {
 		return "", err
 	}
-	if err := writeFile(dropin+"/watchdog.conf", "[Service]\nWatchdogSec=5s\nTimeoutAbortSec=5s\n"); err != nil {
+	if err := writeFile(dropin+"/watchdog.conf", "[Service]\nWatchdogSec=15s\nTimeoutAbortSec=5s\n"); err != nil {
 		return "", err
 	}
 	if _, err := run(ctx, "systemctl", "daemon-reload"); err != nil {
