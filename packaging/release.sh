@@ -9,7 +9,8 @@
 # RELEASE_KEY is an Ed25519 key of OpenSSH. Its signatures are deterministic, and
 # everybody who has ssh-keygen can verify them (see README.md). The version is
 # that of the tag vX.Y.Z on the commit; VERSION=X.Y.Z builds without one, for
-# trying. QUITTANCE_ARCHS and QUITTANCE_PROGRAMS are those of build.sh.
+# trying. QUITTANCE_ARCHS and QUITTANCE_PROGRAMS are those of build.sh. What comes
+# before a tag is in packaging/RELEASING.md.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -25,6 +26,14 @@ if [ -z "${VERSION:-}" ]; then
 	tag=$(git describe --tags --exact-match --match 'v[0-9]*' 2>/dev/null) ||
 		fail "the commit has no tag vX.Y.Z: git tag it, or try with VERSION=X.Y.Z"
 	VERSION=${tag#v}
+	# Users come from every version that was released. A candidate promises nothing.
+	for released in $(git tag --list 'v[0-9]*' | grep -v -- -); do
+		packaging/fixtures.sh -check "$released" || exit 1
+	done
+	case $VERSION in
+	*-*) ;;
+	*) grep -q "^## $VERSION\( \|\$\)" CHANGELOG.md || fail "CHANGELOG.md has no heading \"## $VERSION\"" ;;
+	esac
 fi
 case $VERSION in
 *[!0-9A-Za-z.~+-]* | [!0-9]*) fail "the version $VERSION must begin with a digit and have letters, digits and . ~ + - only" ;;

@@ -113,18 +113,31 @@ func TestRelease(t *testing.T) {
 }
 
 // Nothing is built from a tree that is not what its version says, nor without a
-// key to sign with.
+// key to sign with, nor where later versions could not be held to what this one
+// and those before it wrote.
 func TestReleaseRefuses(t *testing.T) {
 	repository := t.TempDir()
-	script, err := os.ReadFile("release.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
 	if err := os.Mkdir(filepath.Join(repository, "packaging"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(repository, "packaging/release.sh"), script, 0o755); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"release.sh", "fixtures.sh"} {
+		script, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(repository, "packaging", name), script, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write := func(name, text string) {
+		t.Helper()
+		file := filepath.Join(repository, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	git := func(args ...string) {
 		t.Helper()
@@ -147,13 +160,32 @@ func TestReleaseRefuses(t *testing.T) {
 	git("add", ".")
 	git("commit", "-q", "-m", "all")
 	refused("no tag", key)
-	git("tag", "v1.0.0")
+	git("tag", "v0.9.0")
+	refused("missing of v0.9.0", key)
+	for _, version := range []string{"v0.9.0", "v1.0.0"} {
+		for _, name := range []string{
+			"hostagent/testdata/released/VERSION/expect.txt", "hostagent/testdata/released/VERSION/receipts.jsonl",
+			"hostagent/testdata/released/VERSION/state/host.key",
+			"controller/internal/store/testdata/released/VERSION/expect.txt", "controller/internal/store/testdata/released/VERSION/store/scope",
+			"controller/internal/jobs/testdata/released/VERSION/sqlite/answers.json",
+			"controller/internal/jobs/testdata/released/VERSION/postgresql/dump.sql",
+		} {
+			write(strings.Replace(name, "VERSION", version, 1), "as released\n")
+		}
+		write("CHANGELOG.md", "## Unreleased\n\n## 1.0.0-almost\n")
+		git("add", ".")
+		git("commit", "-q", "-m", "fixtures")
+		git("tag", "-f", version)
+	}
+	refused("no heading \"## 1.0.0\"", key)
+	write("CHANGELOG.md", "## Unreleased\n\n## 1.0.0 (2026-11-30)\n")
+	git("add", ".")
+	git("commit", "-q", "-m", "changelog")
+	git("tag", "-f", "v1.0.0")
 	refused("RELEASE_KEY must name")
 	refused("cannot be read", "RELEASE_KEY=/nowhere")
 	refused("not an Ed25519 key", "RELEASE_KEY="+makeKey(t, "ecdsa"))
 	refused("must begin with a digit", key, "VERSION=../x")
-	if err := os.WriteFile(filepath.Join(repository, "new"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	write("new", "")
 	refused("not committed", key)
 }

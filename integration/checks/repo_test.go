@@ -28,6 +28,13 @@ func command(t *testing.T, env []string, name string, args ...string) []byte {
 	return out
 }
 
+// try runs a program that may fail and returns all that it said.
+func try(t *testing.T, name string, args ...string) (string, error) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput()
+	return string(out), err
+}
+
 // root is the repository's root: the folder with go.mod above this one.
 func root(t *testing.T) string {
 	t.Helper()

@@ -20,8 +20,7 @@ var releasedDir = flag.String("released", "", "where the state directory of a ne
 
 // A fixture for the tests of all later versions: what the agent of this tree
 // leaves on disk after a life with something of everything, killed in the middle.
-//
-//	go test -tags engine,fixture -count=1 -run '^TestWriteReleased$' ./integration/engine -args -released "$PWD/hostagent/testdata/released/v0.1.0"
+// packaging/fixtures.sh runs it.
 func TestWriteReleased(t *testing.T) {
 	if *releasedDir == "" {
 		t.Fatal("-released is required")

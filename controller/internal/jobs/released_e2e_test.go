@@ -14,9 +14,9 @@ import (
 // with the remedy.
 func TestReleasedOnPostgreSQL(t *testing.T) {
 	server := startPostgres(t)
-	for _, release := range releases {
-		t.Run(release, func(t *testing.T) {
-			directory := filepath.Join("testdata", "released", release, "postgresql")
+	for _, release := range releases(t) {
+		t.Run(filepath.Base(release), func(t *testing.T) {
+			directory := filepath.Join(release, "postgresql")
 			location := server.database(t)
 			dump, err := os.ReadFile(filepath.Join(directory, "dump.sql"))
 			if err != nil {

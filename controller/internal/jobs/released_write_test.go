@@ -18,9 +18,7 @@ var releasedDir = flag.String("released", "", "where the databases of a new rele
 
 // A fixture for the tests of all later versions: both databases after one job
 // that finished, one that failed, one in progress with an upload, and one that
-// waits.
-//
-//	go test -tags e2e,fixture -count=1 -run '^TestWriteReleased$' ./controller/internal/jobs -args -released testdata/released/v0.1.0
+// waits. packaging/fixtures.sh runs it.
 func TestWriteReleased(t *testing.T) {
 	if *releasedDir == "" {
 		t.Fatal("-released is required")

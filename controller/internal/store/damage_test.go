@@ -3,10 +3,7 @@ package store
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -285,66 +282,6 @@ func TestInspect(t *testing.T) {
 	}
 	if len(report.Damage) != 1 || report.Damage[0].File != "active/c.attempt" {
 		t.Errorf("damage %v", report.Damage)
-	}
-}
-
-var update = flag.Bool("update", false, "write the store of the current version; never for an old version")
-
-// writeVersion1 makes the fixture: a store with a record in each place.
-func writeVersion1(t *testing.T) {
-	cfg := config(nil)
-	cfg.Dir = filepath.Join(t.TempDir(), "store")
-	if err := create(cfg, contents{id: "00112233445566778899aabbccddeeff"}, false); err != nil {
-		t.Fatal(err)
-	}
-	s := opened(t, cfg)
-	finish(t, s, "old", 1)
-	mustApply(t, s, mustCreate(t, s, "a"), life("a", 2)...)
-	mustCreate(t, s, "b")
-	if err := s.SetWitness(t.Context(), testGeneration, Witness{"c", &protocol.Seen{Index: 3, LeafHash: testDigest}}); err != nil {
-		t.Fatal(err)
-	}
-	mustClose(t, s)
-	for _, name := range []string{lockFile, "reserve/a" + reserveSuffix, "reserve/b" + reserveSuffix} {
-		if err := os.Remove(filepath.Join(cfg.Dir, name)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.RemoveAll("testdata/v1"); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.CopyFS("testdata/v1", os.DirFS(cfg.Dir)); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// Version 1 on the real disk stays readable: the files as a store of version 1
-// wrote them.
-func TestVersion1OnDisk(t *testing.T) {
-	if *update {
-		writeVersion1(t)
-	}
-	dir := filepath.Join(t.TempDir(), "store")
-	if err := os.CopyFS(dir, os.DirFS("testdata/v1")); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{activeDir, historyDir, hostsDir, reserveDir} {
-		if err := os.MkdirAll(filepath.Join(dir, name), 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	cfg := config(nil)
-	cfg.Dir = dir
-	s := opened(t, cfg)
-	defer mustClose(t, s)
-	if s.ID() != "00112233445566778899aabbccddeeff" || len(s.Active()) != 2 || len(s.History()) != 1 {
-		t.Errorf("read %s, %v, %v", s.ID(), s.Active(), s.History())
-	}
-	if e, _ := s.Get("a"); e.Revision != 9 {
-		t.Errorf("a has revision %d", e.Revision)
-	}
-	if w, ok := s.Witness(testGeneration); !ok || w.Highest.Index != 3 {
-		t.Error("the witness is gone")
 	}
 }
 
