@@ -9,7 +9,7 @@
 // To try a row, alone with those that it needs, with the packages of the run
 // before:
 //
-//	go test -tags vm -count=1 -timeout 1h -v -run TestMachine ./integration/vm \
+//	go test -tags vm -count=1 -timeout 3h -v -run TestMachine ./integration/vm \
 //	    -args -reuse -only orders-kill -cuts 0
 //
 // It owns the order of the checks, what is kept over a power cut, and the
@@ -26,7 +26,25 @@
 // boot. Each is a row of the lane. When one fails, the guest says what explains
 // it (failed units, journal, mounts, processes) and that is kept below build/vm
 // beside the console. The table, with the time that each row took, is written
-// after every row.
+// after every row. The emulator ends with the test, however that ends; nothing is
+// mounted on this side.
+//
+// # Repetition
+//
+// The system's disk, which takes three minutes, is kept for a day; every run
+// begins with an empty overlay over it, -reuse takes the packages of the run
+// before, and -only the rows that are tried. From there to the first row it is a
+// boot and an installation, half a minute. A snapshot of the emulator's memory
+// would save just that, and lose what is worth most: that each run installs the
+// packages as they are now on a machine that has never seen them.
+//
+// # Slow machines
+//
+// Nothing is judged by the time that it took. Every wait is for a condition, with
+// a bound (patience, bootLimit, rowLimit) that only a machine that hangs reaches;
+// the workers' own bounds are widened where the machine is configured. What luck
+// decides, such as which jobs an act hits, is counted and shown, and nothing is
+// expected of it.
 //
 // # Stops, restarts and kills
 //
@@ -36,6 +54,14 @@
 // not notice unless the controller itself was acted on, and the whole log must
 // tell of no job lost or run twice.
 //
+// # Outrun
+//
+// Whoever follows the log has no say in when the controller releases history,
+// which it does as soon as an attempt is archived. So the guest may be told that
+// what comes next is gone. It then goes on with what is served, and the gap is
+// filled from the receipts, with proofs, that the job service holds of every
+// job. What that proves, and what would still be caught, is in package witness.
+//
 // # The power cuts
 //
 // While jobs run through everything, the guest sends out every receipt as it
@@ -43,10 +69,13 @@
 // with the hash of its result. At a random moment the emulator is killed. After
 // the next boot, with nothing but what was sent out:
 //
-//	every receipt is still in the log, byte for byte, and the log's signed root
-//	    is that of all of them, computed here anew          I5 I8 I10
+//	every receipt is still in the log, byte for byte, and the log's signed roots
+//	    are that of all of them, computed here anew         I5 I8 I10
 //	numbers are contiguous, used once, each lived in order   I5 I16 I18 I20
 //	every acknowledged job exists and ends, and one that had ended is unchanged
+//	every finished job has the receipts of its allocation, proved in that log
 //	no attempt was executed twice                            I27
+//	the controller's store holds every attempt that the job service knows of,
+//	    once, ended alike, with the same result or failure  I28 I29
 //	the agent's own check accepts the ledger, and nothing is left behind
 package vm

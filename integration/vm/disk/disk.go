@@ -111,7 +111,7 @@ func build(ctx context.Context, dir, made string) (err error) {
 		return err
 	}
 	err = run(ctx, "mmdebstrap", "--variant=minbase", "--include="+strings.Join(packages, ","),
-		"--aptopt=Acquire::Languages \"none\"", "--customize-hook="+hook+` "$1"`, suite, root)
+		"--aptopt=Acquire::Languages \"none\"", "--aptopt=Acquire::Retries \"5\"", "--customize-hook="+hook+` "$1"`, suite, root)
 	if err != nil {
 		return err
 	}
