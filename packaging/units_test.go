@@ -38,7 +38,11 @@ func TestServiceSettingsHaveReasons(t *testing.T) {
 	if err != nil || len(units) != 3 {
 		t.Fatal(units, err)
 	}
-	for _, unit := range units {
+	examples, err := filepath.Glob("metrics/*/*.service")
+	if err != nil || len(examples) != 1 {
+		t.Fatal(examples, err)
+	}
+	for _, unit := range append(units, examples...) {
 		text, err := os.ReadFile(unit)
 		if err != nil {
 			t.Fatal(err)

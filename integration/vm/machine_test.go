@@ -62,7 +62,7 @@ var checks = []row{
 	needed(ask("install")), ask("files"), ask("units"), ask("unit-files"), ask("security"), needed(ask("configure")),
 	ask("socket-activation"), ask("reload"), needed(ask("controller-job")), ask("journal-job"),
 	ask("controller-container"), ask("controller-isolation"), needed(ask("take-owner")),
-	ask("life"), ask("devices"), ask("journal"), ask("oom-group"), ask("oom-observe"),
+	ask("life"), ask("devices"), ask("journal"), ask("metrics"), ask("oom-group"), ask("oom-observe"),
 	disturbed("daemon-reload"), disturbed("daemon-reexec"), disturbed("agent-restart"), disturbed("agent-killed"),
 	disturbed("containerd-restart"), disturbed("containerd-killed"), disturbed("everything-killed"),
 	ask("watchdog"), ask("shim-killed"), ask("workers-unit"), ask("users"), ask("upgrade"), ask("removal-refused"),

@@ -150,6 +150,7 @@ var commands = map[string]func(context.Context, *task) (string, error){
 	"oom-host":             oomHost,
 	"oom-daemon":           oomDaemon,
 	"oom-mark":             oomMark,
+	"metrics":              metrics,
 	"journal":              journalFields,
 	"journal-job":          journalOfJob,
 	"boot-order":           bootOrder,
