@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/quittance/quittance/protocol"
-	"github.com/quittance/quittance/protocol/hostclient"
 )
 
 // Where the administrator's files are.
@@ -246,7 +245,7 @@ func socketActivation(ctx context.Context, _ *task) (string, error) {
 	}
 	began := time.Now()
 	// One request, sent while nobody serves: it waits in the socket's backlog.
-	if _, err := hostclient.New(socketPath, hostclient.Options{}).Host(ctx); err != nil {
+	if _, err := newClient(nil).Host(ctx); err != nil {
 		return "", err
 	}
 	took := time.Since(began)

@@ -64,6 +64,13 @@ func journalFields(ctx context.Context, _ *task) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	c, err := w.open(ctx) // it serves, so it has said so
+	if err != nil {
+		return "", err
+	}
+	if err := errors.Join(c.echo("chatty"), c.conn.Close()); err != nil {
+		return "", err
+	}
 	if _, err := w.end(ctx); err != nil {
 		return "", err
 	}

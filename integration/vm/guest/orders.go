@@ -13,7 +13,6 @@ import (
 
 	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/protocol"
-	"github.com/quittance/quittance/protocol/hostclient"
 )
 
 const engineUnit = "containerd.service"
@@ -272,7 +271,7 @@ func asController(ctx context.Context, w *worker) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	client := hostclient.New(socketPath, hostclient.Options{Owner: func() protocol.ID { return protocol.ID(text) }})
+	client := newClient(func() protocol.ID { return protocol.ID(text) })
 	host, err := client.Host(ctx)
 	if err != nil {
 		return nil, err

@@ -25,10 +25,16 @@ const socketPath = "/run/quittance/agent.sock"
 // speaks to the agent itself.
 const ownOwner protocol.ID = "76697274756c206d616368696e652121"
 
+// newClient makes a client of the agent that is as patient as everything here;
+// an operator has no owner.
+func newClient(owner func() protocol.ID) *hostclient.Client {
+	return hostclient.New(socketPath, hostclient.Options{Owner: owner, FirstByte: patience / 4, Body: patience / 4})
+}
+
 // connect learns the generation and returns its routes; where the agent wants a
 // witness first, an empty one is presented.
 func connect(ctx context.Context) (protocol.Host, *hostclient.Generation, error) {
-	client := hostclient.New(socketPath, hostclient.Options{Owner: func() protocol.ID { return ownOwner }})
+	client := newClient(func() protocol.ID { return ownOwner })
 	var host protocol.Host
 	err := await(ctx, patience, "the agent serves with its engine", func() (err error) {
 		host, err = client.Host(ctx)
@@ -51,7 +57,7 @@ func connect(ctx context.Context) (protocol.Host, *hostclient.Generation, error)
 
 // operator is a client without an owner.
 func operator(ctx context.Context) (protocol.Host, *hostclient.Generation, error) {
-	client := hostclient.New(socketPath, hostclient.Options{})
+	client := newClient(nil)
 	var host protocol.Host
 	err := await(ctx, patience, "the agent serves", func() (err error) {
 		host, err = client.Host(ctx)
@@ -146,13 +152,23 @@ func accept(ctx context.Context, profile string) (*worker, error) {
 	w := &worker{number: host.Frontiers.Accepted + 1}
 	w.purpose = fmt.Sprintf("vm-%d", w.number)
 	living.add(w)
-	if _, err := generation.Allocate(ctx, w.number, protocol.AllocateRequest{Profile: profile, ProfileDigest: digest, Purpose: w.purpose}); err != nil {
-		if hostclient.DispositionOf(err) == protocol.Refused {
-			living.drop(w)
+	request := protocol.AllocateRequest{Profile: profile, ProfileDigest: digest, Purpose: w.purpose}
+	var refused error
+	err = await(ctx, patience, fmt.Sprintf("number %d is answered", w.number), func() error {
+		_, err := generation.Allocate(ctx, w.number, request)
+		if hostclient.IsCode(err, protocol.CodeEngineUnavailable) {
+			return err // an agent that just started compares the engine first
 		}
-		return nil, err
+		refused = err
+		return nil
+	})
+	if err = errors.Join(err, refused); err == nil {
+		return w, nil
 	}
-	return w, nil
+	if hostclient.DispositionOf(refused) == protocol.Refused {
+		living.drop(w)
+	}
+	return nil, err
 }
 
 // awaitState waits until the allocation reached or passed a state.
