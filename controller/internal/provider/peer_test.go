@@ -123,9 +123,11 @@ func (c *peerConn) reset() {
 // client's end of each: the exchange was settled before its result was given.
 func (p *peer) allClosed(n int) []*peerConn {
 	p.t.Helper()
-	p.mu.Lock()
-	conns := append([]*peerConn(nil), p.conns...)
-	p.mu.Unlock()
+	conns := p.seen()
+	// A connection that the kernel made is seen once its turn to be accepted comes.
+	for deadline := time.Now().Add(10 * time.Second); len(conns) < n && time.Now().Before(deadline); conns = p.seen() {
+		time.Sleep(time.Millisecond) // polls a real condition with a deadline
+	}
 	if len(conns) != n {
 		p.t.Errorf("%d connections, want %d", len(conns), n)
 	}
@@ -137,6 +139,13 @@ func (p *peer) allClosed(n int) []*peerConn {
 		}
 	}
 	return conns
+}
+
+// seen are the connections so far.
+func (p *peer) seen() []*peerConn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append([]*peerConn(nil), p.conns...)
 }
 
 func testSigner(t testing.TB) *signing.Signer {

@@ -243,7 +243,9 @@ func TestKServeFailureClasses(t *testing.T) {
 				handle = func(net.Conn) { t.Error("a refused input opened a channel") }
 			}
 			o := speaks(t, "kserve", inferPath)
-			o.PrepareTimeout = 500 * time.Millisecond
+			if name == "never ready" {
+				o.PrepareTimeout = 500 * time.Millisecond
+			}
 			fails(t, o, handle, document(row.input), row.want)
 		})
 	}

@@ -94,7 +94,11 @@ func TestPreparePathFailures(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := raw(t, row.handle)
-			a := New(offer(t, func(o *offering.Offering) { preparing(o); o.PrepareTimeout = 300 * time.Millisecond }), s, "key")
+			a := New(offer(t, func(o *offering.Offering) {
+				if preparing(o); name == "silent" {
+					o.PrepareTimeout = 300 * time.Millisecond
+				}
+			}), s, "key")
 			defer a.Close()
 			_, err := a.Prepare(t.Context(), MemoryInput("text/plain", []byte("x")), quiet)
 			if classOf(err) != row.want {

@@ -92,7 +92,7 @@ func process(t *testing.T, protocol string) Dialer {
 func speaks(t *testing.T, adapter, path string) *offering.Offering {
 	return offer(t, func(o *offering.Offering) {
 		o.Adapter, o.Request.Path, o.Input.ContentType, o.Response.MaxBytes = adapter, path, "application/json", 64<<10
-		o.PrepareTimeout = 10 * time.Second
+		o.PrepareTimeout = time.Minute
 	})
 }
 
