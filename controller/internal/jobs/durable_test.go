@@ -30,7 +30,7 @@ func TestStartHasNoEffectAfterItsSignatureExpired(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The signature was made almost a lifetime ago.
-	f.node.signer.Learn(time.Now().Add(-signing.Lifetime + time.Second))
+	f.node.signer.Learn(time.Now().Add(-signing.Lifetime + 3*time.Second))
 	start := f.node.startOf(&job, "key")
 	got := f.node.send("POST", "/provider/v1/attempts", start)
 	var problem api.Problem

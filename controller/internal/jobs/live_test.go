@@ -32,7 +32,7 @@ type stream struct {
 
 func (f *fixture) events(job, last string) *stream {
 	f.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	f.t.Cleanup(cancel)
 	r, err := http.NewRequestWithContext(ctx, "GET", f.origin+"/v1/jobs/"+job+"/events", nil)
 	if err != nil {
