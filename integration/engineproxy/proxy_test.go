@@ -83,7 +83,7 @@ func (w *world) call(t *testing.T, method, text string, patience time.Duration) 
 	return string(answer.bytes), err
 }
 
-const long = 10 * time.Second
+const long = time.Minute
 
 func TestPassesOn(t *testing.T) {
 	w := newWorld(t)
@@ -121,10 +121,11 @@ func TestFaults(t *testing.T) {
 		effects  int32
 	}{
 		{Fault{Way: Delay, For: 50 * time.Millisecond}, long, codes.OK, 1},
-		{Fault{Way: Delay, For: time.Hour}, 100 * time.Millisecond, codes.DeadlineExceeded, 0},
-		{Fault{Way: Hold}, 100 * time.Millisecond, codes.DeadlineExceeded, 0},
+		{Fault{Way: Delay, For: time.Hour}, time.Second, codes.DeadlineExceeded, 0},
+		{Fault{Way: Hold}, time.Second, codes.DeadlineExceeded, 0},
 		{Fault{Way: Lose}, long, codes.Unavailable, 1},
-		{Fault{Way: Withhold}, 300 * time.Millisecond, codes.DeadlineExceeded, 1},
+		{Fault{Way: Withhold}, 2 * time.Second, codes.DeadlineExceeded, 1},
+		{Fault{Way: Expire}, long, codes.Unknown, 1},
 	} {
 		t.Run(row.fault.Way.String(), func(t *testing.T) {
 			w := newWorld(t)
