@@ -172,6 +172,20 @@ func TestRealFrozenProcessIsStuck(t *testing.T) {
 	}()
 	write("cgroup.procs", fmt.Sprint(cmd.Process.Pid))
 	write("freezer.state", "FROZEN")
+	// The kernel has it frozen only once it ran once more.
+	for deadline := time.Now().Add(time.Minute); ; {
+		state, err := os.ReadFile(filepath.Join(freezer, "freezer.state"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(state) == "FROZEN\n" {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the freezer is %s", state)
+		}
+		<-time.After(time.Millisecond)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := g.Remove(ctx); !errors.Is(err, ErrPopulated) {

@@ -14,11 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settleInterval and settleTries bound the wait between the kernel's
-// announcement of an OOM and the counter that says that it killed.
+// settleFirst, settleMost and settleTries bound the wait between the kernel's
+// announcement of an OOM and the counter that says that it killed: looks at
+// doubling distances, for about ten seconds, because on a machine without memory
+// whoever kills may itself wait to run.
 const (
-	settleInterval = 2 * time.Millisecond
-	settleTries    = 250
+	settleFirst = 2 * time.Millisecond
+	settleMost  = 250 * time.Millisecond
+	settleTries = 46
 )
 
 // Watch follows a group's OOM counters while its container lives: the kernel's
@@ -103,13 +106,13 @@ func (w *Watch) run(ctx context.Context, last Reading) {
 	// After a notification the counter follows within microseconds, normally.
 	settle := time.NewTimer(time.Hour)
 	defer settle.Stop()
-	tries := 0
+	tries, pause := 0, settleFirst
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-notified:
-			tries = settleTries
+			tries, pause = settleTries, settleFirst
 		case <-settle.C:
 		case <-tick.C:
 		}
@@ -120,7 +123,8 @@ func (w *Watch) run(ctx context.Context, last Reading) {
 		}
 		if tries > 0 {
 			tries--
-			settle.Reset(settleInterval)
+			settle.Reset(pause)
+			pause = min(2*pause, settleMost)
 		}
 	}
 }
