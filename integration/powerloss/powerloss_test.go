@@ -179,5 +179,5 @@ func run(t *testing.T, w Workload, d defect) {
 		Holds(t, w, 40, 1)
 		return
 	}
-	Catches(t, w, 60, 1)
+	Catches(t, w, 1000, 1)
 }

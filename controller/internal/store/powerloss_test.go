@@ -200,6 +200,6 @@ func TestPowerLossCatchesDefects(t *testing.T) {
 		return
 	}
 	for _, d := range []defect{noSync, everyFourth, noFileSync, noDirSync, ackBeforeSync} {
-		t.Run(strings.ReplaceAll(string(d), " ", "-"), func(t *testing.T) { powerloss.Catches(t, attempts{d}, 80, 1) })
+		t.Run(strings.ReplaceAll(string(d), " ", "-"), func(t *testing.T) { powerloss.Catches(t, attempts{d}, 1000, 1) })
 	}
 }

@@ -186,6 +186,6 @@ func TestPowerLoss(t *testing.T) {
 			}}
 		},
 	} {
-		t.Run(name, func(t *testing.T) { powerloss.Catches(t, ledgerLoad{seed}, 80, 1) })
+		t.Run(name, func(t *testing.T) { powerloss.Catches(t, ledgerLoad{seed}, 1000, 1) })
 	}
 }
