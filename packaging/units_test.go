@@ -3,6 +3,7 @@ package packaging
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -58,5 +59,31 @@ func TestServiceSettingsHaveReasons(t *testing.T) {
 	const sample = "[Unit]\nA=1\n[Service]\nB=1\n\n# Why.\nC=1 \\\n  2\nD=1\n\nE=1\n[Install]\nF=1\n"
 	if settings, wrong := unexplained(sample); settings != 4 || strings.Join(wrong, " ") != "B=1 E=1" {
 		t.Errorf("%d settings, without reasons %v", settings, wrong)
+	}
+}
+
+// The document names the figures that the virtual machine holds the units to.
+func TestExposuresAreDocumented(t *testing.T) {
+	read := func(name string) string {
+		t.Helper()
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	page, guest := read("systemd/README.md"), read("../integration/vm/guest/install.go")
+	bounds := regexp.MustCompile(`var exposures = map\[string\]float64\{(.*)\}`).FindStringSubmatch(guest)
+	rows := regexp.MustCompile("(?m)^\\| `([a-z.-]+)` \\| ([0-9.]+) \\|").FindAllStringSubmatch(page, -1)
+	if bounds == nil || len(rows) != 3 {
+		t.Fatalf("%v, %v", bounds, rows)
+	}
+	for _, row := range rows {
+		name := map[string]string{
+			"quittance-hostagent.service": "agentUnit", "quittance-workers.service": "workersUnitOf", "quittance-controller.service": "controllerUnit",
+		}[row[1]]
+		if !strings.Contains(bounds[1], name+": "+row[2]) {
+			t.Errorf("the page says %s of %s, the virtual machine has %s", row[2], row[1], bounds[1])
+		}
 	}
 }
