@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -191,17 +192,28 @@ func (s *Site) Offering(name, text string) {
 // Flag adds a flag to every later command of the controller.
 func (s *Site) Flag(name, value string) { s.flags = append(s.flags, name, value) }
 
+// nextPort is where the search for the next free port begins: below the ports that
+// the kernel gives to whoever asks for any, so that nobody has one of them when a
+// service is started on it again.
+var nextPort atomic.Int32
+
+func init() { nextPort.Store(20_000 + int32(os.Getpid()*16%10_000)) }
+
 func freeAddress(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for port := nextPort.Add(1); port < 32_768; port = nextPort.Add(1) {
+		address := fmt.Sprintf("127.0.0.1:%d", port)
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			continue
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return address
 	}
-	address := l.Addr().String()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return address
+	t.Fatal("no port is free")
+	return ""
 }
 
 func (s *Site) path(name string) string { return filepath.Join(s.dir, name) }
