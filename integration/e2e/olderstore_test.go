@@ -3,6 +3,8 @@
 package e2e
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,9 +28,16 @@ func TestOlderAttemptStore(t *testing.T) {
 	one := s.Submit("hold one")
 	s.AwaitExecutions(1)
 	attempts, copied := filepath.Join(s.StateDir(), "attempts"), filepath.Join(t.TempDir(), "copy")
-	if err := os.CopyFS(copied, os.DirFS(attempts)); err != nil {
-		t.Fatal(err)
-	}
+	s.Eventually("the attempt store is copied", func() (bool, error) {
+		if err := os.RemoveAll(copied); err != nil {
+			return false, err
+		}
+		err := os.CopyFS(copied, os.DirFS(attempts))
+		if errors.Is(err, fs.ErrNotExist) {
+			return false, nil // it was written meanwhile: a file has another name now
+		}
+		return err == nil, err
+	})
 	s.OpenGate()
 	finished(t, s, one, "hold one")
 	s.AwaitReleased()

@@ -28,7 +28,7 @@ timeout = "1m"
 content_type = "application/json"
 max          = "64KiB"
 [limits]
-work_time = "4s"
+work_time = "8s"
 `
 
 // Story: three jobs through one slot. One record at a time: job 1 meets its own
@@ -172,7 +172,7 @@ func TestTwoControllersWithOneKey(t *testing.T) {
 // while nobody can be told; the attempt ends as interrupted once the service is
 // back, and the lane goes on without a person.
 func TestOutageBeyondTheGap(t *testing.T) {
-	s := kit.NewSite(t, controllertest.Options{Lossy: true, Flags: []string{"--lanes-observation-gap", "2s", "--lanes-exchange", "1s"}})
+	s := kit.NewSite(t, controllertest.Options{Lossy: true, Flags: []string{"--lanes-observation-gap", "6s", "--lanes-exchange", "3s"}})
 	service := s.StartAPI()
 	lanes := s.StartWork()
 	id := s.Submit("hold gap")

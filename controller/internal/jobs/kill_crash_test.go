@@ -140,14 +140,7 @@ type life struct {
 // acknowledged, and the same requests get the same answers. Each job ends once.
 func TestKilledServiceKeepsWhatItAcknowledged(t *testing.T) {
 	directory := t.TempDir()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	address := freeAddress(t)
 	// Keys and announcement are made by a service that ends in peace.
 	private, err := signing.CreateKey(t.TempDir()+"/key", "node-1")
 	if err != nil {
@@ -240,6 +233,25 @@ func TestKilledServiceKeepsWhatItAcknowledged(t *testing.T) {
 	if len(lives) < 20 {
 		t.Fatalf("only %d jobs were tried", len(lives))
 	}
+}
+
+// freeAddress finds a port below those that the kernel gives to whoever asks for
+// any, so that nobody has it when the service is started on it again.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	for port := 20_000 + os.Getpid()*16%10_000; port < 32_768; port++ {
+		address := fmt.Sprintf("127.0.0.1:%d", port)
+		listener, err := net.Listen("tcp", address)
+		if err != nil {
+			continue
+		}
+		if err := listener.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return address
+	}
+	t.Fatal("no port is free")
+	return ""
 }
 
 // prepare registers the key and makes a token.
