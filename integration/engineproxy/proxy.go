@@ -44,10 +44,13 @@ const (
 	Withhold
 	// Invent answers with Fault.Reply and never passes the call on.
 	Invent
+	// Expire passes the call on, lets it take effect, and answers as a daemon
+	// does whose own deadline for it has passed: with a text of no class.
+	Expire
 )
 
 func (w Way) String() string {
-	return [...]string{"delay", "hold", "lose", "withhold", "invent"}[w]
+	return [...]string{"delay", "hold", "lose", "withhold", "invent", "expire"}[w]
 }
 
 // Fault is what happens to the next calls of one method.
@@ -189,7 +192,7 @@ func (p *Proxy) relay(_ any, caller grpc.ServerStream) error {
 		met()
 		<-caller.Context().Done()
 		return status.FromContextError(caller.Context().Err()).Err()
-	case Lose, Withhold:
+	case Lose, Withhold, Expire:
 		// The effect is the engine's alone: it outlives a caller that gave up.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(caller.Context()), effectTime)
 		defer cancel()
@@ -198,9 +201,12 @@ func (p *Proxy) relay(_ any, caller grpc.ServerStream) error {
 		if err != nil {
 			return err // there was no effect whose answer could be lost
 		}
-		if fault.Way == Withhold {
+		switch fault.Way {
+		case Withhold:
 			<-caller.Context().Done()
 			return status.FromContextError(caller.Context().Err()).Err()
+		case Expire:
+			return status.Error(codes.Unknown, context.DeadlineExceeded.Error()+": unknown")
 		}
 		return status.Error(codes.Unavailable, "engine proxy: the connection broke")
 	default:

@@ -66,6 +66,7 @@ func TestCreateReplyLost(t *testing.T) {
 	}{
 		{"Containers/Create", engineproxy.Lose}, {"Containers/Create", engineproxy.Withhold},
 		{"Tasks/Create", engineproxy.Lose}, {"Tasks/Create", engineproxy.Withhold},
+		{"Containers/Create", engineproxy.Expire}, {"Tasks/Create", engineproxy.Expire},
 	} {
 		t.Run(fmt.Sprint(filepath.Dir(row.method), " ", row.way), func(t *testing.T) {
 			before := proxy.Calls("Containers/Create")

@@ -15,8 +15,8 @@ import (
 )
 
 // Leftovers lists everything of ours on this machine: containers, tasks,
-// container snapshots and leases of the namespace, shims of this engine,
-// mounts, our log sinks and cgroups. What lives on purpose is in it
+// container snapshots and leases of the namespace, shims of this engine, the
+// processes of hooks, mounts, our log sinks and cgroups. What lives on purpose is in it
 // too; the caller subtracts. groups may be nil.
 func (e *Engine) Leftovers(ctx context.Context, groups *cgroup.Manager) ([]Leftover, error) {
 	call, cancel := e.call(ctx, e.o.Deadlines.Read)
@@ -101,7 +101,8 @@ func leftover(kind, name, text string) Leftover {
 	return l
 }
 
-// auditProcesses finds shims of our namespace and engine, and our log sinks. A
+// auditProcesses finds shims of our namespace and engine, what devices' hooks
+// left, and our log sinks. A
 // shim is of our engine by the address that it was given or, where ours is a
 // proxy's, by the daemon's root directory.
 func (e *Engine) auditProcesses(root string) ([]Leftover, error) {
@@ -114,6 +115,12 @@ func (e *Engine) auditProcesses(root string) ([]Leftover, error) {
 		}
 		if id != "" && (address == e.o.Address || e.worksFor(root, pid, id)) {
 			out = append(out, leftover("shim", id, id))
+		}
+		if id, address, err = hookOf(pid); err != nil {
+			failures = append(failures, err)
+		}
+		if id != "" && address == e.o.Address {
+			out = append(out, leftover("hook", "process "+pid+" of "+id, id))
 		}
 		if len(args) == 3 && args[0] == e.o.LogSink.Binary && args[1] == e.o.LogSink.Verb && e.o.LogSink.Owns(args[2]) {
 			out = append(out, leftover("log-sink", "process "+pid, args[2]))

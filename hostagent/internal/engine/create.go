@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -60,7 +61,7 @@ func (e *Engine) Create(ctx context.Context, r CreateRequest) (Created, error) {
 	if !r.Nonce.Valid() || !r.Generation.Valid() {
 		return Created{}, refused(op, id, errors.New("nonce and generation must be 32 lower-case hexadecimal digits"))
 	}
-	spec, digest, err := BuildSpec(r, e.o.InitPath)
+	spec, digest, err := BuildSpec(r, SpecOptions{InitPath: e.o.InitPath, Engine: e.o.Address, Deadlines: e.o.Deadlines})
 	if err != nil {
 		return Created{}, refused(op, id, err)
 	}
@@ -146,7 +147,7 @@ func (e *Engine) createTask(ctx context.Context, id string, r CreateRequest) (pr
 	}
 	answer, err := e.client.TaskService().Create(ctx, request)
 	if err != nil {
-		return process.Identity{}, taskRefusal(id, err)
+		return process.Identity{}, taskRefusal(ctx, id, err)
 	}
 	identity, err := process.Identify(int64(answer.Pid))
 	if err == nil {
@@ -167,10 +168,12 @@ func (e *Engine) createTask(ctx context.Context, id string, r CreateRequest) (pr
 
 // taskRefusal classifies a failed task creation: when the daemon answers with
 // what the runtime said, it has taken the half-made task down itself, and the
-// undoing that follows checks that.
-func taskRefusal(id string, err error) error {
+// undoing that follows checks that. Once the call's time is over no answer says
+// that: the runtime may still be at it.
+func taskRefusal(call context.Context, id string, err error) error {
 	out := failed("create: task of", id, err)
-	if effect, ok := errors.AsType[*EffectError](out); ok && !IsUnavailable(effect.Err) && !errors.Is(effect.Err, context.Canceled) {
+	effect, ok := errors.AsType[*EffectError](out)
+	if ok && call.Err() == nil && !IsUnavailable(effect.Err) && !errors.Is(effect.Err, context.Canceled) {
 		effect.Disposition = protocol.Refused
 	}
 	return out
@@ -258,6 +261,7 @@ func containerOf(record containers.Container) (c Container, ok bool) {
 	}
 	if record.Spec != nil {
 		c.SpecDigest = protocol.DigestOf(record.Spec.GetValue())
+		c.Hooks = bytes.Contains(record.Spec.GetValue(), []byte(hookMark+"="))
 	}
 	return c, true
 }

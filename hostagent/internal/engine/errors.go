@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
@@ -75,6 +76,14 @@ func native(err error) error {
 	}
 	if errdefs.IsUnavailable(err) && !errors.Is(err, ErrUnavailable) {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	// The daemon runs into the same deadline as we do, a moment earlier or later,
+	// and what it then says is a text of the class unknown.
+	for _, over := range []error{context.DeadlineExceeded, context.Canceled} {
+		text := strings.TrimSuffix(err.Error(), ": "+errdefs.ErrUnknown.Error())
+		if errdefs.IsUnknown(err) && !errors.Is(err, over) && strings.HasSuffix(text, over.Error()) {
+			return fmt.Errorf("%w: %w", over, err)
+		}
 	}
 	return err
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/quittance/quittance/hostagent/internal/cgroup"
 	"github.com/quittance/quittance/hostagent/internal/logsink"
+	"github.com/quittance/quittance/integration/engineproxy"
 	"github.com/quittance/quittance/integration/privateengine"
 	"github.com/quittance/quittance/protocol"
 	"golang.org/x/sys/unix"
@@ -201,6 +202,50 @@ func TestCreateGivenUp(t *testing.T) {
 			l.noneLeft()
 		})
 	}
+}
+
+// FR-14, I11: the daemon's own deadline for a create passes, and it says so after
+// the task has landed. The outcome is unknown and nothing is undone: whoever
+// retires it looks first.
+func TestCreateExpiredInTheDaemon(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "proxy.sock")
+	proxy, err := engineproxy.Start(socket, shared.private.Address())
+	must(t, err)
+	t.Cleanup(func() { must(t, proxy.Close()) })
+	o := shared.engine.o
+	o.Address = socket
+	behind, err := Open(t.Context(), o)
+	must(t, err)
+	t.Cleanup(func() { must(t, behind.Close()) })
+
+	p := profileOf("sleep")
+	l := &life{t: t, nonce: protocol.NewID()}
+	t.Cleanup(l.cleanup)
+	l.group, err = shared.groups.Create(l.nonce, cgroup.LimitsOf(p))
+	must(t, err)
+	image, err := shared.engine.ResolveImage(t.Context(), p.Image)
+	must(t, err)
+	sink := logsink.Config{Dir: shared.logs, Nonce: l.nonce, CaptureBytes: 64}
+	must(t, logsink.Prepare(sink))
+	proxy.Arm(engineproxy.Fault{Method: "Tasks/Create", Way: engineproxy.Expire})
+	_, err = behind.Create(t.Context(), CreateRequest{
+		Nonce: l.nonce, Generation: testGeneration, Number: 9, Profile: p, Image: image,
+		CgroupPath: l.group.LeafPath(), LogArgument: sink.Argument(),
+	})
+	if err == nil || DispositionOf(err) != protocol.Unknown || !IsUnavailable(err) {
+		t.Errorf("create: %v is %s, want unknown for want of time", err, DispositionOf(err))
+	}
+	ctx := bounded(t, 20*time.Second)
+	c, err := shared.engine.Inspect(ctx, ContainerID(l.nonce))
+	if err != nil || c.Task == nil || c.Task.State != TaskCreated {
+		t.Errorf("there is %+v, %v; want what landed, untouched", c, err)
+	}
+	l.removeWhateverLanded(Identity{ID: ContainerID(l.nonce), Nonce: l.nonce})
+	if _, err := l.group.Remove(ctx); err != nil {
+		t.Error(err)
+	}
+	l.retired = true
+	l.noneLeft()
 }
 
 // removeWhateverLanded repeats the steps of a removal until each is done, as

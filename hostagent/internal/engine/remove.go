@@ -50,9 +50,9 @@ func (e *Engine) DeleteTask(ctx context.Context, c Identity) (protocol.Removed, 
 }
 
 // DeleteContainer removes record, snapshot and lease, after an explicit answer
-// that there is no task and after no shim was found or a forgotten one was
-// ended; otherwise it is refused with [ErrRunning], and the caller looks at the
-// task again. Absent parts are reported as such, so that an interrupted call
+// that there is no task, after no shim was found or a forgotten one was ended,
+// and after no process of its hooks is left; otherwise it is refused with
+// [ErrRunning], and the caller looks at the task again. Absent parts are reported as such, so that an interrupted call
 // can be repeated. For a creation whose outcome is unknown, c has only ID and
 // Nonce: then the creation time is not compared.
 func (e *Engine) DeleteContainer(ctx context.Context, c Identity) (Removal, error) {
@@ -65,7 +65,8 @@ func (e *Engine) DeleteContainer(ctx context.Context, c Identity) (Removal, erro
 	}
 	out := Removal{Container: protocol.RemovedAbsent, Snapshot: protocol.RemovedAbsent}
 	recorded := true
-	switch err := e.verify(call, c); {
+	found, err := e.exact(call, c)
+	switch {
 	case errors.Is(err, ErrNotFound):
 		recorded = false
 	case err != nil:
@@ -83,6 +84,12 @@ func (e *Engine) DeleteContainer(ctx context.Context, c Identity) (Removal, erro
 	// could reach it.
 	if err := e.endShim(call, c.ID); err != nil {
 		return Removal{}, failed(op+": shim of", c.ID, err)
+	}
+	// Without its record nobody knows whether it had hooks.
+	if !recorded || found.Hooks {
+		if err := e.endHooks(call, c.ID); err != nil {
+			return Removal{}, failed(op+": hooks of", c.ID, err)
+		}
 	}
 	if recorded {
 		switch err := e.client.ContainerService().Delete(call, c.ID); {

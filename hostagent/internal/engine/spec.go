@@ -34,12 +34,19 @@ const (
 	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
+// SpecOptions are what the agent adds to every spec.
+type SpecOptions struct {
+	InitPath  string    // of the host's init, for profiles that want one
+	Engine    string    // the engine's address, which hooks' processes bear
+	Deadlines Deadlines // of the engine's calls; they bound the hooks that run in them
+}
+
 // BuildSpec decides the whole OCI spec from the request, encodes it, and
 // returns it with the digest of exactly the bytes that the engine will store.
 // Nothing of the image's own configuration and nothing of the agent's
 // environment enters it.
-func BuildSpec(r CreateRequest, initPath string) (*specs.Spec, protocol.Digest, error) {
-	s, err := buildSpec(r, initPath)
+func BuildSpec(r CreateRequest, o SpecOptions) (*specs.Spec, protocol.Digest, error) {
+	s, err := buildSpec(r, o)
 	if err != nil {
 		return nil, "", err
 	}
@@ -60,7 +67,7 @@ func encodeSpec(s *specs.Spec) ([]byte, error) {
 	return encoded, nil
 }
 
-func buildSpec(r CreateRequest, initPath string) (*specs.Spec, error) {
+func buildSpec(r CreateRequest, o SpecOptions) (*specs.Spec, error) {
 	p := r.Profile
 	switch {
 	case p == nil || len(p.Args) == 0:
@@ -69,7 +76,7 @@ func buildSpec(r CreateRequest, initPath string) (*specs.Spec, error) {
 		return nil, errors.New("engine: spec: the profile asks for devices and none are given, or the other way round")
 	case !path.IsAbs(r.CgroupPath):
 		return nil, errors.New("engine: spec: the cgroup path must be absolute")
-	case p.Init && !path.IsAbs(initPath):
+	case p.Init && !path.IsAbs(o.InitPath):
 		return nil, errors.New("engine: spec: the profile wants an init and no init path is configured; install catatonit")
 	}
 	args := p.Args
@@ -94,7 +101,7 @@ func buildSpec(r CreateRequest, initPath string) (*specs.Spec, error) {
 				{Type: "RLIMIT_NOFILE", Hard: nofileLimit, Soft: nofileLimit},
 			},
 		},
-		Mounts: mounts(p, initPath),
+		Mounts: mounts(p, o.InitPath),
 		Linux: &specs.Linux{
 			CgroupsPath:       r.CgroupPath,
 			Resources:         resources(p, r.SwapAccounting),
@@ -117,6 +124,7 @@ func buildSpec(r CreateRequest, initPath string) (*specs.Spec, error) {
 			return nil, fmt.Errorf("engine: spec: %w", err)
 		}
 	}
+	markHooks(s, ContainerID(r.Nonce), o)
 	return s, nil
 }
 

@@ -83,14 +83,20 @@ func (e *Engine) record(ctx context.Context, id string) (Container, error) {
 // verify is what comes before every effect on an existing container: the
 // record must be the very one that the caller means.
 func (e *Engine) verify(ctx context.Context, c Identity) error {
+	_, err := e.exact(ctx, c)
+	return err
+}
+
+// exact is the record that verify has proved.
+func (e *Engine) exact(ctx context.Context, c Identity) (Container, error) {
 	found, err := e.record(ctx, c.ID)
 	if err != nil {
-		return err
+		return Container{}, err
 	}
 	if found.Nonce != c.Nonce || (c.Created != 0 && found.Created != c.Created) {
-		return ErrOther
+		return Container{}, ErrOther
 	}
-	return nil
+	return found, nil
 }
 
 // task reads a task's state. "Not found" is an explicit answer of the daemon;

@@ -99,6 +99,7 @@ type Container struct {
 	ProfileDigest protocol.Digest
 	ImageDigest   protocol.Digest
 	SpecDigest    protocol.Digest
+	Hooks         bool  // its spec has hooks, whose processes are outside of its cgroup
 	Task          *Task // null: no task
 }
 
@@ -218,7 +219,7 @@ type Removal struct {
 
 // Leftover is one thing of ours on the machine, for audits.
 type Leftover struct {
-	Kind  string // container, task, snapshot, lease, shim, mount, cgroup, log-sink
+	Kind  string // container, task, snapshot, lease, shim, hook, mount, cgroup, log-sink
 	Name  string
 	Nonce protocol.ID // of the container that it belongs to; "" where that does not show
 }

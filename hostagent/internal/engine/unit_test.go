@@ -41,9 +41,14 @@ func specRequest() CreateRequest {
 	}
 }
 
+var testSpecOptions = SpecOptions{
+	InitPath: "/usr/bin/catatonit", Engine: "/run/engine.sock",
+	Deadlines: Deadlines{Create: 60 * time.Second, Start: 30 * time.Second, Delete: 8 * time.Second},
+}
+
 func specOf(t *testing.T, r CreateRequest) *specs.Spec {
 	t.Helper()
-	s, _, err := BuildSpec(r, "/usr/bin/catatonit")
+	s, _, err := BuildSpec(r, testSpecOptions)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +172,7 @@ func TestSpecDigest(t *testing.T) {
 	digest := func(change func(*CreateRequest)) protocol.Digest {
 		r := specRequest()
 		change(&r)
-		_, d, err := BuildSpec(r, "/usr/bin/catatonit")
+		_, d, err := BuildSpec(r, testSpecOptions)
 		if err != nil || !d.Valid() {
 			t.Fatalf("digest %q, %v", d, err)
 		}
@@ -197,11 +202,11 @@ func TestSpecRefusals(t *testing.T) {
 	} {
 		r := specRequest()
 		change(&r)
-		if _, _, err := BuildSpec(r, "/usr/bin/catatonit"); err == nil {
+		if _, _, err := BuildSpec(r, testSpecOptions); err == nil {
 			t.Errorf("%s: built", name)
 		}
 	}
-	if _, _, err := BuildSpec(specRequest(), ""); err == nil || !strings.Contains(err.Error(), "catatonit") {
+	if _, _, err := BuildSpec(specRequest(), SpecOptions{}); err == nil || !strings.Contains(err.Error(), "catatonit") {
 		t.Errorf("no init: %v, want the package that has it", err)
 	}
 }
@@ -209,6 +214,8 @@ func TestSpecRefusals(t *testing.T) {
 // I11: without the daemon's own answer nobody knows; a refusal is one only
 // where it certainly had no effect.
 func TestDispositions(t *testing.T) {
+	over, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
+	defer cancel()
 	for name, test := range map[string]struct {
 		err  error
 		want protocol.Disposition
@@ -225,10 +232,14 @@ func TestDispositions(t *testing.T) {
 		"exists":            {failed("x", "q", status.Error(codes.AlreadyExists, "dup")), protocol.Refused},
 		"other":             {failed("x", "q", ErrOther), protocol.Refused},
 		"wrapped running":   {fmt.Errorf("y: %w", refused("x", "q", ErrRunning)), protocol.Refused},
-		"refused task":      {taskRefusal("q", status.Error(codes.Unknown, "runc failed")), protocol.Refused},
-		"task never heard":  {taskRefusal("q", status.Error(codes.Unavailable, "down")), protocol.Unknown},
-		"task out of time":  {taskRefusal("q", status.Error(codes.DeadlineExceeded, "late")), protocol.Unknown},
-		"task given up":     {taskRefusal("q", context.Canceled), protocol.Unknown},
+		"refused task":      {taskRefusal(context.Background(), "q", status.Error(codes.Unknown, "runc failed")), protocol.Refused},
+		"task never heard":  {taskRefusal(context.Background(), "q", status.Error(codes.Unavailable, "down")), protocol.Unknown},
+		"task out of time":  {taskRefusal(context.Background(), "q", status.Error(codes.DeadlineExceeded, "late")), protocol.Unknown},
+		"task late there":   {taskRefusal(context.Background(), "q", status.Error(codes.Unknown, "runc create: context deadline exceeded: unknown")), protocol.Unknown},
+		"task ended there":  {taskRefusal(context.Background(), "q", status.Error(codes.Unknown, "context canceled")), protocol.Unknown},
+		"task, translated":  {taskRefusal(context.Background(), "q", fmt.Errorf("context deadline exceeded: %w", errdefs.ErrUnknown)), protocol.Unknown},
+		"task, time over":   {taskRefusal(over, "q", status.Error(codes.Unknown, "runc failed")), protocol.Unknown},
+		"task given up":     {taskRefusal(context.Background(), "q", context.Canceled), protocol.Unknown},
 		"translated before": {failed("x", "q", fmt.Errorf("z: %w", errdefs.ErrNotFound)), protocol.Refused},
 	} {
 		if got := DispositionOf(test.err); got != test.want {
