@@ -185,14 +185,7 @@ func killProcess(pid int) error {
 
 // settled waits until everything serves again.
 func settled(ctx context.Context) error {
-	err := await(ctx, patience, "the units run", func() error {
-		var problems []error
-		for _, unit := range []string{socketUnit, agentUnit, engineUnit, controllerUnit} {
-			problems = append(problems, properties(ctx, unit, "ActiveState=active"))
-		}
-		return errors.Join(problems...)
-	})
-	if err != nil {
+	if err := active(ctx, socketUnit, agentUnit, engineUnit, controllerUnit); err != nil {
 		return err
 	}
 	if _, _, err := connect(ctx); err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -60,16 +61,34 @@ func property(ctx context.Context, unit, name string) (string, error) {
 
 // properties checks properties of a unit, each "Name=value".
 func properties(ctx context.Context, unit string, wanted ...string) error {
+	args := []string{"show"}
+	for _, w := range wanted {
+		name, _, _ := strings.Cut(w, "=")
+		args = append(args, "--property="+name)
+	}
+	out, err := run(ctx, "systemctl", append(args, unit)...)
+	if err != nil {
+		return err
+	}
+	lines := strings.Split(out, "\n")
 	var problems []error
 	for _, w := range wanted {
-		name, value, _ := strings.Cut(w, "=")
-		got, err := property(ctx, unit, name)
-		if err == nil && got != value {
-			err = fmt.Errorf("%s: %s is %q, expected %q", unit, name, got, value)
+		if !slices.Contains(lines, w) {
+			problems = append(problems, fmt.Errorf("%s: expected %s of %q", unit, w, out))
 		}
-		problems = append(problems, err)
 	}
 	return errors.Join(problems...)
+}
+
+// active waits until units run.
+func active(ctx context.Context, units ...string) error {
+	return await(ctx, patience, "the units run", func() error {
+		out, err := run(ctx, "systemctl", append([]string{"show", "--value", "--property=ActiveState"}, units...)...)
+		if err == nil && strings.Join(strings.Fields(out), " ") != strings.Repeat("active ", len(units)-1)+"active" {
+			err = fmt.Errorf("%s are %q", strings.Join(units, ", "), out)
+		}
+		return err
+	})
 }
 
 // await polls a condition until it holds, at most for patience; the last error
