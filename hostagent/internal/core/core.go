@@ -42,7 +42,9 @@ type Config struct {
 	Journal Journal
 	Workers Workers
 	Clock   Clock
-	// Fed is called at every turn of the loop: a watchdog may rely on it.
+	// Fed is called at every turn of the loop, at least once in a tick, unless
+	// what was decided waits for the ledger and nothing of it has become durable
+	// since the last call: a watchdog may rely on it for both.
 	Fed func()
 }
 
@@ -61,6 +63,7 @@ type Core struct {
 
 	// Owned by Run.
 	appended uint64
+	fedAt    uint64 // durable at the last call of Fed
 	held     []heldOutput
 	replies  map[RequestID]chan Reply
 }
@@ -107,7 +110,7 @@ func (c *Core) Run(ctx context.Context, versions protocol.Versions) error {
 	timer := time.NewTimer(tickInterval)
 	defer timer.Stop()
 	for {
-		c.cfg.Fed()
+		c.feed()
 		timer.Reset(c.untilNextDeadline())
 		select {
 		case <-ctx.Done():
@@ -128,6 +131,21 @@ func (c *Core) Run(ctx context.Context, versions protocol.Versions) error {
 			}
 		}
 	}
+}
+
+// feed shows that the loop turns and that the ledger goes on. A write or a sync
+// that does not come back is no error, and no wait of a client ends it: the
+// watchdog is its deadline (I33), and a process that begins anew reads what the
+// disk has (I35).
+func (c *Core) feed() {
+	c.mu.Lock()
+	durable := c.durable
+	c.mu.Unlock()
+	if len(c.held) > 0 && c.held[0].batch > durable && c.fedAt == durable {
+		return
+	}
+	c.fedAt = durable
+	c.cfg.Fed()
 }
 
 // untilNextDeadline is how long the loop may sleep.
