@@ -105,7 +105,11 @@ func (w *watch) finish(ctx context.Context, jobs []string) (string, error) {
 	if err := w.task.note("frontier %d", host.Frontiers.Accepted); err != nil {
 		return "", err
 	}
-	return attemptsAgree(ctx, known)
+	text, err := attemptsAgree(ctx, known)
+	if w.receipts.gaps > 0 {
+		text += fmt.Sprintf(", outrun %d times", w.receipts.gaps)
+	}
+	return text, err
 }
 
 // noteBundle notes what the job service can prove of a job.
@@ -296,9 +300,5 @@ func settle(ctx context.Context, t *task) (string, error) {
 			unseen = append(unseen, id)
 		}
 	}
-	text, err := w.finish(ctx, unseen)
-	if w.receipts.gaps > 0 {
-		text += fmt.Sprintf(", outrun %d times", w.receipts.gaps)
-	}
-	return text, err
+	return w.finish(ctx, unseen)
 }
