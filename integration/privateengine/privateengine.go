@@ -29,8 +29,8 @@ import (
 )
 
 const (
-	readyTimeout = 20 * time.Second
-	stopTimeout  = 10 * time.Second
+	readyTimeout = time.Minute
+	stopTimeout  = 30 * time.Second
 	pollInterval = 5 * time.Millisecond
 	// maxSocketPath leaves room for the name below the kernel's 108 bytes.
 	maxSocketPath = 100
@@ -318,7 +318,11 @@ func killTree(pid int) error {
 		failed = append(failed, fmt.Errorf("private engine: kill process %d: %w", pid, err))
 	}
 	set := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	if n, err := unix.Poll(set, int(stopTimeout.Milliseconds())); n == 0 && err == nil {
+	n, err := 0, error(unix.EINTR)
+	for errors.Is(err, unix.EINTR) { // Go's scheduler interrupts
+		n, err = unix.Poll(set, int(stopTimeout.Milliseconds()))
+	}
+	if n == 0 && err == nil {
 		failed = append(failed, fmt.Errorf("private engine: process %d does not end", pid))
 	}
 	return errors.Join(append(failed, unix.Close(fd))...)
