@@ -84,6 +84,13 @@ func (p *Proxy) Lose(suffix string, n int) {
 	p.losses[suffix] = n
 }
 
+// Left is how many of the replies that Lose was told of are still to be lost.
+func (p *Proxy) Left(suffix string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.losses[suffix]
+}
+
 // Cut breaks every connection before the service hears of it, until it is undone.
 func (p *Proxy) Cut(on bool) {
 	p.mu.Lock()

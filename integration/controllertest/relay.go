@@ -30,6 +30,7 @@ type Relay struct {
 
 	mu     sync.Mutex
 	open   map[*net.UnixConn]bool // nil once closed
+	lose   chan struct{}          // closed with the next reply's loss; nil: none is to be lost
 	served sync.WaitGroup
 }
 
@@ -49,6 +50,25 @@ func (s *Site) NewRelay(w *Weather) *Relay {
 	r.served.Go(r.accept)
 	s.Flag("--host-socket", filepath.Clean(path))
 	return r
+}
+
+// Lose drops the next reply to a request that changes something: the agent has
+// acted, the controller learns nothing. The channel is closed once that reply is
+// lost. A nil weather makes no other fault.
+func (r *Relay) Lose() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lose = make(chan struct{})
+	return r.lose
+}
+
+// loses takes the loss of the next reply up.
+func (r *Relay) loses() chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	lost := r.lose
+	r.lose = nil
+	return lost
 }
 
 func (r *Relay) accept() {
@@ -119,6 +139,12 @@ func (r *Relay) serve(client *net.UnixConn) {
 	channel := uds.WantsChannel(request)
 	if fault == FaultDuplicate && channel {
 		fault = FaultDropReply // a second channel would be a second effect, which no network makes
+	}
+	if request.Method != http.MethodGet && !channel {
+		if lost := r.loses(); lost != nil {
+			fault = FaultDropReply
+			defer close(lost)
+		}
 	}
 	switch fault {
 	case FaultDropRequest:

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/quittance/quittance/integration/agenttest"
+	"github.com/quittance/quittance/integration/engineproxy"
 )
 
 // Patience bounds every wait for a real condition.
@@ -27,6 +28,8 @@ type Site struct {
 	T     testing.TB
 	Lab   *agenttest.Lab
 	Proxy *Proxy // in front of the job service; nil unless asked for
+	// Engine stands between agent and containerd; nil unless asked for.
+	Engine *engineproxy.Proxy
 
 	kit       *Kit
 	dir       string // of the controller's user
@@ -46,6 +49,8 @@ type Options struct {
 	Lanes int  // default 1
 	Flags []string
 	Agent []string // environment of the agent, for example a failpoint
+	// EngineProxy puts an engineproxy between agent and containerd.
+	EngineProxy bool
 }
 
 // profileText is the test worker's profile. The gate is the one writable mount.
@@ -177,8 +182,26 @@ func (k *Kit) NewSite(t testing.TB, o Options) *Site {
 		"--lanes-poll", "50ms", "--lanes-heartbeat", "250ms", "--lanes-disk-reserve", "1MiB", "--retry-backoff-min", "50ms", "--retry-backoff-max", "1s",
 		"--lanes-stop-timeout", "20s", "--log-level", "debug",
 	}, o.Flags...)
+	if o.EngineProxy {
+		s.proxyEngine()
+	}
 	lab.Start(o.Agent...)
 	return s
+}
+
+// proxyEngine makes the agent reach containerd through a proxy.
+func (s *Site) proxyEngine() {
+	s.T.Helper()
+	proxy, err := engineproxy.Start(filepath.Join(s.Lab.Engine.Dir(), "proxy.sock"), s.Lab.Engine.Address())
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	s.Engine, s.Lab.EngineAddress = proxy, proxy.Address()
+	s.T.Cleanup(func() {
+		if err := proxy.Close(); err != nil {
+			s.T.Error(err)
+		}
+	})
 }
 
 // Offering adds an offering, which later lanes announce.
@@ -220,6 +243,13 @@ func (s *Site) path(name string) string { return filepath.Join(s.dir, name) }
 
 // StateDir is the controller's state directory.
 func (s *Site) StateDir() string { return s.path("user/state") }
+
+// API is the address at which users find the job service.
+func (s *Site) API() string { return "http://" + s.listen }
+
+// Origin is the job service as the lanes find it, behind the proxy where there
+// is one.
+func (s *Site) Origin() string { return s.origin }
 
 // Process is one controller process.
 type Process struct {

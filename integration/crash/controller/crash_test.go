@@ -18,48 +18,9 @@ var kit *controllertest.Kit
 
 func TestMain(m *testing.M) { os.Exit(controllertest.Main(m, "failpoints", &kit)) }
 
-// end is how the job must have ended after the restart.
-type end string
-
-const (
-	// again: nothing was executed; the service reopened the job, a second
-	// attempt answered it.
-	again end = "again"
-	// once: the first attempt answered it.
-	once end = "once"
-	// interrupted: execution was entered, so nothing may run it again.
-	interrupted end = "interrupted"
-)
-
-// points lists every failpoint of the controller with its end.
-var points = []struct {
-	name string
-	end  end
-	ran  int // executions that begin before the kill
-}{
-	{"record.start_pending", again, 0},
-	{"starter.sending", again, 0},
-	{"starter.sent", again, 0},
-	{"record.acknowledged", again, 0},
-	{"executor.proposed", again, 0},
-	{"executor.allocated", again, 0},
-	{"executor.entered", interrupted, 0},
-	{"executor.answered", interrupted, 1},
-	{"executor.outcome", interrupted, 1},
-	{"record.terminal_pending", once, 1},
-	{"retirement.asked", once, 1},
-	{"retirement.retired", once, 1},
-	{"retirement.consumed", once, 1},
-	{"retirement.saved", once, 1},
-	{"publisher.sent", once, 1},
-	{"record.terminal_confirmed", once, 1},
-	{"maintenance.archived", once, 1},
-	{"maintenance.released", once, 1},
-}
-
 // I15, I26–I32, FR-27: one kill at each point.
 func TestKillAtEveryPoint(t *testing.T) {
-	for _, point := range points {
+	for _, point := range life() {
 		t.Run(point.name, func(t *testing.T) {
 			s := kit.NewSite(t, controllertest.Options{})
 			struck := s.Serve("QUITTANCE_FAILPOINT=" + point.name + ":kill")
