@@ -114,6 +114,10 @@ type Lab struct {
 	// in every command that follows: a proxy's, for example.
 	EngineAddress string
 
+	// BootID, where it is not empty, is what agents started from now on read as
+	// the identity of the machine's boot: as if it had been booted anew.
+	BootID string
+
 	Engine     *privateengine.Engine
 	Generation protocol.ID
 	HostKey    string
@@ -300,7 +304,18 @@ func (l *Lab) Start(environment ...string) {
 // Launch starts the agent and does not wait.
 func (l *Lab) Launch(environment ...string) {
 	l.t.Helper()
-	l.agent = exec.Command(l.kit.binary, l.arguments("run")...)
+	command := append([]string{l.kit.binary}, l.arguments("run")...)
+	if l.BootID != "" {
+		file := l.path("boot_id")
+		if err := os.WriteFile(file, []byte(l.BootID+"\n"), 0o444); err != nil {
+			l.t.Fatal(err)
+		}
+		// In a mount namespace of its own; each program becomes the next one, so
+		// the process is the agent's.
+		command = append([]string{"unshare", "--mount", "--propagation", "slave", "sh", "-c",
+			`mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"`, file}, command...)
+	}
+	l.agent = exec.Command(command[0], command[1:]...)
 	l.agent.Env = append(os.Environ(), environment...)
 	l.agent.Stderr = l.log
 	if l.stderr != nil {
