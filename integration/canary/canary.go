@@ -20,6 +20,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/crypto/ssh"
@@ -132,9 +133,10 @@ func (s Secret) in(text []byte) bool {
 // maxFile bounds what is read of one file.
 const maxFile = 256 << 20
 
-// Under searches every regular file below root, and the names of all of them.
-// What goes while it looks is passed over.
-func (s *Set) Under(root string) (found []string, err error) {
+// Under searches every regular file below root, and the names of all of them,
+// but for the folders named, relative to root. What goes while it looks is passed
+// over.
+func (s *Set) Under(root string, but ...string) (found []string, err error) {
 	if len(s.all) == 0 {
 		return nil, nil
 	}
@@ -150,6 +152,9 @@ func (s *Set) Under(root string) (found []string, err error) {
 			return err
 		}
 		rel = filepath.ToSlash(rel)
+		if d.IsDir() && slices.Contains(but, rel) {
+			return filepath.SkipDir
+		}
 		text := []byte(rel + "\n")
 		if d.Type().IsRegular() {
 			if text, err = content(text, file); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -85,6 +85,9 @@ func TestUnder(t *testing.T) {
 	if slices.Sort(got); !slices.Equal(got, want) {
 		t.Errorf("got %v\nwant %v", got, want)
 	}
+	if got, err := s.Under(root, "jobs2", "names", "records/one"); err != nil || !slices.Equal(slices.Sorted(slices.Values(got)), want[2:]) {
+		t.Errorf("without two folders: %v, %v\nwant %v", got, err, want[2:])
+	}
 }
 
 // The seed of an OpenSSH key is the secret, however it is written.

@@ -47,6 +47,9 @@ func (n *node) stopAndAudit(ctx context.Context) error {
 		return fmt.Errorf("cgroups are left: %s", strings.Join(cgroups, " "))
 	}
 	n.show.fact("cgroups of workers in every hierarchy: none")
+	if err := n.searchSecrets(); err != nil {
+		return err
+	}
 	dir := n.dir
 	if err := n.takeDown(); err != nil {
 		return err

@@ -78,6 +78,7 @@ func (n *node) result(ctx context.Context, job api.Job, into any) error {
 	if err != nil {
 		return err
 	}
+	n.secretResult("of "+job.Kind, []byte(out))
 	return json.Unmarshal([]byte(out), into)
 }
 
@@ -87,6 +88,7 @@ const article = "Todos los seres humanos nacen libres e iguales en dignidad y de
 
 func (n *node) identifyLanguage(ctx context.Context) error {
 	n.show.say("%s", strings.TrimSpace(article))
+	n.secretInput("text", []byte(article))
 	job, err := n.submit(ctx, 0, article, "langid.text.v1", "-")
 	if err != nil {
 		return err
@@ -168,6 +170,7 @@ func (n *node) render(name string, p page.Page) (file string, words int, err err
 	if err := os.WriteFile(file, encoded, 0o644); err != nil {
 		return "", 0, err
 	}
+	n.secretInput(name, encoded, name)
 	n.show.say("rendered %s: %d by %d pixels, %d words, %s as PNG", name, p.Width, p.Height, words, mebibytes(int64(len(encoded))))
 	return file, words, nil
 }

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/quittance/quittance/integration/canary"
 	"github.com/quittance/quittance/integration/privateengine"
 	"github.com/quittance/quittance/integration/workers/images"
 )
@@ -34,6 +35,7 @@ type node struct {
 	api        string   // the job service's URL
 	killed     string   // the job that the kernel ended
 	poster     string   // file of the very large page
+	secrets    canary.Set
 }
 
 func (n *node) path(parts ...string) string {
