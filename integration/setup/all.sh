@@ -5,7 +5,8 @@
 #
 #   test      every lane with every row: the crash matrix whole, two minutes
 #             without the job service in each phase and one without the engine,
-#             1,000 jobs and 2,000 allocations in a row, 200 kills for memory
+#             1,000 jobs and 2,000 allocations in a row, 200 kills for memory,
+#             properties of other cases than usual (their seed is in the log)
 #   engines   the engine and crash lanes on the current containerd 2.x
 #   packages  all packages under lintian and rpmlint
 #   fuzz      every fuzz target for a minute
@@ -21,7 +22,7 @@ mkdir -p "$logs"
 
 part() {
 	case $1 in
-	test) $make setup lint && QUITTANCE_OUTAGE=2m QUITTANCE_SILENCE=1m QUITTANCE_MANY=2000 QUITTANCE_KILLED=200 QUITTANCE_JOBS=1000 $lanes -race unit unit engine crash e2e ;;
+	test) $make setup lint && seed=$(date +%s) && echo "QUITTANCE_SEED=$seed" && QUITTANCE_SEED=$seed QUITTANCE_OUTAGE=2m QUITTANCE_SILENCE=1m QUITTANCE_MANY=2000 QUITTANCE_KILLED=200 QUITTANCE_JOBS=1000 $lanes -race unit unit engine crash e2e ;;
 	engines)
 		QUITTANCE_CONTAINERD=$(integration/setup/containerd2.sh) || return
 		export QUITTANCE_CONTAINERD

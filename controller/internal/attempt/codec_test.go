@@ -3,9 +3,11 @@ package attempt
 import (
 	"bytes"
 	"flag"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/quittance/quittance/controller/api"
+	_ "github.com/quittance/quittance/integration/seed"
 	"github.com/quittance/quittance/protocol"
 )
 
@@ -245,8 +248,8 @@ func TestCeilingsCoverTheContract(t *testing.T) {
 // chosen (I26, I28).
 func TestRandomHistories(t *testing.T) {
 	var events []Event
-	for _, e := range samples {
-		events = append(events, e)
+	for _, name := range slices.Sorted(maps.Keys(samples)) {
+		events = append(events, samples[name])
 	}
 	events = append(events, failed, Settled{testGeneration, 8, SettlementConsumed}, Settled{testGeneration, 8, SettlementStuck},
 		Allocated{testGeneration, 8, "ocr", testDigest}, Held{HoldExpired, Reply{Status: 409}, testTime})

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"pgregory.net/rapid"
 
+	_ "github.com/quittance/quittance/integration/seed"
 	"github.com/quittance/quittance/protocol"
 )
 

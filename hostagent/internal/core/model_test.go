@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	_ "github.com/quittance/quittance/integration/seed"
 	"github.com/quittance/quittance/profiles"
 	"github.com/quittance/quittance/protocol"
 )

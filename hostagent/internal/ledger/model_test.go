@@ -11,6 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	_ "github.com/quittance/quittance/integration/seed"
 	"github.com/quittance/quittance/protocol"
 )
 

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/quittance/quittance/hostagent/internal/ledger"
+	_ "github.com/quittance/quittance/integration/seed"
 	"github.com/quittance/quittance/protocol"
 	"github.com/quittance/quittance/protocol/tlog"
 )

@@ -6,6 +6,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/quittance/quittance/controller/api"
+	_ "github.com/quittance/quittance/integration/seed"
 )
 
 func TestStepTable(t *testing.T) {
