@@ -125,7 +125,7 @@ func TestKillAfterTerminalHeld(t *testing.T) {
 	s.Eventually("the worker has begun", func() (bool, error) { return s.Executions() == 1, nil })
 	attempts := filepath.Join(s.StateDir(), "attempts")
 	older, newer := attempts+".older", attempts+".newer"
-	copyTree(t, attempts, older)
+	copyTree(s, attempts, older)
 	s.OpenGate()
 	pending.AwaitExit()
 	move(t, attempts, newer)
@@ -197,12 +197,20 @@ func TestKillAfterSuppressed(t *testing.T) {
 	compare(t, s, map[string]string{id: "hold suppressed", next: "the next job"})
 }
 
-// copyTree copies a folder with its owners, as an operator's backup does.
-func copyTree(t *testing.T, from, to string) {
-	t.Helper()
-	if out, err := exec.CommandContext(t.Context(), "cp", "-a", from, to).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+// copyTree copies a folder with its owners, as an operator's backup does, and again
+// where a file got another name meanwhile.
+func copyTree(s *controllertest.Site, from, to string) {
+	s.T.Helper()
+	s.Eventually("the folder is copied", func() (bool, error) {
+		if err := os.RemoveAll(to); err != nil {
+			return false, err
+		}
+		out, err := exec.CommandContext(s.T.Context(), "cp", "-a", from, to).CombinedOutput()
+		if err != nil {
+			s.T.Logf("%v: %s", err, out)
+		}
+		return err == nil, nil
+	})
 }
 
 func move(t *testing.T, from, to string) {
