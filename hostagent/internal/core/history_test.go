@@ -132,3 +132,90 @@ func TestChannelsAreCountedInFewRecords(t *testing.T) {
 		t.Errorf("from a base: %+v, %v", state, err)
 	}
 }
+
+// I5: the last number, 2⁵³−1, is one like the others; after it nothing is
+// accepted, nothing wraps, and the host says that it drains, after a restart too.
+func TestLastNumber(t *testing.T) {
+	const last = protocol.MaxNumber
+	s := newSim(t)
+	s.witness()
+	s.state.Accepted, s.state.Released = last-1, last-1
+	draining := func() bool {
+		t.Helper()
+		return s.ask(func(id RequestID) Event { return GetHost{ID: id} }).Body.(*HostView).Draining
+	}
+	if draining() {
+		t.Error("drains before the last number")
+	}
+	first := s.allocate(last, "group", "a", testOwner)
+	if first.Problem != nil || first.Status != 201 || len(s.effects) != 1 {
+		t.Fatalf("the last number: %+v, %d effects", first, len(s.effects))
+	}
+	if !draining() {
+		t.Error("does not drain after the last number")
+	}
+	for _, row := range []struct {
+		n       protocol.Number
+		purpose string
+		status  int
+		code    protocol.Code
+	}{
+		{last, "a", 200, ""}, // I12
+		{last, "b", 409, protocol.CodeNumberConflict},
+		{last - 1, "a", 410, protocol.CodeReleased},
+		{1, "a", 410, protocol.CodeReleased},
+		{last + 1, "a", 409, protocol.CodeExhausted}, // no request can say it: the path's form ends at the last
+	} {
+		r := s.allocate(row.n, "group", row.purpose, testOwner)
+		if r.Status != row.status || (r.Problem == nil) != (row.code == "") || r.Problem != nil && r.Problem.Code != row.code {
+			t.Errorf("number %d for %s: %+v", row.n, row.purpose, r)
+		}
+		if len(s.effects) != 0 || s.state.Accepted != last {
+			t.Errorf("number %d: %d effects, the frontier is %d", row.n, len(s.effects), s.state.Accepted)
+		}
+	}
+	state, _, err := OpenBase(EncodeBase(s.state, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.state, s.session = state, NewSession(secondBoot, s.mode, s.bounds)
+	s.step(Started{})
+	if !draining() {
+		t.Error("does not drain after a restart")
+	}
+}
+
+// I14: the first failure stays the cause, whatever fails afterwards, over a
+// restart too; what fails later is said beside it.
+func TestFirstFailureStaysTheCause(t *testing.T) {
+	s := newSim(t)
+	s.witness()
+	fails := func(n protocol.Number, step, text string) {
+		s.step(WorkProgress{Number: n, Step: step, Error: text, SinceMillis: s.bounds.StuckAfterMillis})
+	}
+	s.allocate(1, "group", "a", testOwner)
+	s.step(WorkCreateFailed{Number: 1, Error: "no image"})
+	fails(1, "remove cgroup", "device or resource busy")
+	if a := s.state.Allocation(1); a.Stuck == nil || a.Stuck.Detail != "device or resource busy" {
+		t.Errorf("the later failure is not told: %+v", a.Stuck)
+	}
+	s.restart(firstBoot)
+	s.step(WorkNeverRan{Number: 1})
+	fails(1, "remove container", "the engine is silent")
+	s.step(WorkRemoved{Number: 1, Removal: allRemoved})
+	if b := s.state.Allocation(1).Retired; b == nil || b.Reason != protocol.ReasonSetupFailed || b.Error != "no image" {
+		t.Errorf("retired %+v", b)
+	}
+
+	// A start that failed, and a kill for memory while that is ended.
+	s.witness()
+	s.allocate(2, "group", "a", testOwner)
+	s.step(WorkCreated{Number: 2, Body: createdBody(2, *s.state.Allocation(2).Accepted.Nonce, firstBoot)})
+	s.step(WorkStartFailed{Number: 2, Error: "start timed out"})
+	s.step(WorkExited{Number: 2, Body: exitFacts(137, protocol.VerdictKilled)})
+	s.step(WorkRemoved{Number: 2, Removal: allRemoved})
+	if b := s.state.Allocation(2).Retired; b == nil || b.Reason != protocol.ReasonSetupFailed || b.Error != "start timed out" || b.OOM.Verdict != protocol.VerdictKilled {
+		t.Errorf("retired %+v", b)
+	}
+	s.checkFold()
+}

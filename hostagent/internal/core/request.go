@@ -99,6 +99,10 @@ func conflict(n protocol.Number) *protocol.Problem {
 // for a burn alike: numbering, a ledger that is behind, the witness, and the
 // bound of history.
 func (x *stepper) checkNext(n protocol.Number) *protocol.Problem {
+	if x.s.Accepted == protocol.MaxNumber {
+		return protocol.NewProblem(protocol.CodeExhausted, "every number of this generation was used",
+			"an operator begins a new generation: hostagent ledger abandon")
+	}
 	if expected := x.s.Accepted + 1; n != expected {
 		p := protocol.NewProblem(protocol.CodeSequenceGap,
 			fmt.Sprintf("number %d leaves a gap: %d is next", n, expected), "settle the expected number first")
