@@ -66,7 +66,7 @@ var checks = []row{
 	disturbed("daemon-reload"), disturbed("daemon-reexec"), disturbed("agent-restart"), disturbed("agent-killed"),
 	disturbed("containerd-restart"), disturbed("containerd-killed"), disturbed("everything-killed"),
 	ask("watchdog"), ask("shim-killed"), ask("workers-unit"), ask("users"), ask("upgrade"), ask("removal-refused"),
-	ask("oom-host"), ask("oom-daemon"), ask("oom-mark"), ask("nothing-left"),
+	ask("oom-host"), ask("oom-daemon"), ask("oom-mark"), ask("nothing-left"), ask("secrets"),
 }
 
 // acts on a unit. Every order of two units with one act is a row; with -mixed

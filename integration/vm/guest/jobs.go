@@ -91,6 +91,9 @@ func (t *task) firstJob(ctx context.Context, key string) (id string, took time.D
 	if state != api.JobFinished || !strings.Contains(result, `"language":"spa"`) {
 		return "", 0, fmt.Errorf("job %s: %s, result %s", id, state, result)
 	}
+	if err := writeFile(resultFile, result); err != nil {
+		return "", 0, err
+	}
 	// The receipts come with the archive of the attempt, after the result.
 	return id, took, await(ctx, patience, "the job's receipts verify", func() error {
 		receipts, err := run(ctx, "agentctl", "jobs", "receipts", id, "-o", "json")

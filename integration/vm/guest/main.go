@@ -172,6 +172,7 @@ var commands = map[string]func(context.Context, *task) (string, error){
 	"settle":               settle,
 	"ledger":               checkLedger,
 	"nothing-left":         nothingLeft,
+	"secrets":              secrets,
 	"purge-and-reinstall":  purgeAndReinstall,
 	"power-off":            powerOff,
 	"diagnose":             diagnose,
