@@ -47,10 +47,12 @@ const (
 	// Expire passes the call on, lets it take effect, and answers as a daemon
 	// does whose own deadline for it has passed: with a text of no class.
 	Expire
+	// Deny answers that there is no such thing and never passes the call on.
+	Deny
 )
 
 func (w Way) String() string {
-	return [...]string{"delay", "hold", "lose", "withhold", "invent", "expire"}[w]
+	return [...]string{"delay", "hold", "lose", "withhold", "invent", "expire", "deny"}[w]
 }
 
 // Fault is what happens to the next calls of one method.
@@ -188,6 +190,9 @@ func (p *Proxy) relay(_ any, caller grpc.ServerStream) error {
 	case Invent:
 		met()
 		return caller.SendMsg(&frame{fault.Reply})
+	case Deny:
+		met()
+		return status.Error(codes.NotFound, "not found")
 	case Hold:
 		met()
 		<-caller.Context().Done()

@@ -126,6 +126,7 @@ func TestFaults(t *testing.T) {
 		{Fault{Way: Lose}, long, codes.Unavailable, 1},
 		{Fault{Way: Withhold}, 2 * time.Second, codes.DeadlineExceeded, 1},
 		{Fault{Way: Expire}, long, codes.Unknown, 1},
+		{Fault{Way: Deny}, long, codes.NotFound, 0},
 	} {
 		t.Run(row.fault.Way.String(), func(t *testing.T) {
 			w := newWorld(t)
