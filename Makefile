@@ -35,8 +35,12 @@ unit: lint ## lint, then the unit lane with the race detector
 	$(LANES) -race unit unit
 
 .PHONY: fuzz
-fuzz: ## every fuzz target for FUZZTIME (default 10s)
-	integration/setup/fuzz.sh $(FUZZTIME)
+fuzz: ## every fuzz target, or TARGETS, for FUZZTIME (default 10s; 500x: that many inputs)
+	GO="$(GO)" integration/setup/fuzz.sh $(FUZZTIME) $(TARGETS)
+
+.PHONY: corpora
+corpora: ## keep what fuzzing found: a bounded number of inputs to each testdata/fuzz
+	GO="$(GO)" integration/setup/corpora.sh
 
 .PHONY: engine
 engine: setup ## tests on a private containerd; as root

@@ -186,6 +186,27 @@ func TestFilter(t *testing.T) {
 	}
 }
 
+// FuzzFilter: whatever the program sends, only what it may say of itself is
+// passed on, each part as it was, and nothing in it says more the second time.
+func FuzzFilter(f *testing.F) {
+	for _, seed := range []string{"READY=1\nSTATUS=serving\nFDNAME=x", "MAINPID=1", "\n=\nREADY", "STATUS=a\x00\nMAINPID=2", "ERRNO=\r\nNOTIFYACCESS=all"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, state string) {
+		out := filter(state)
+		if again := filter(out); again != out {
+			t.Errorf("%q is %q and then %q", state, out, again)
+		}
+		given := strings.Split(state, "\n")
+		for line := range strings.SplitSeq(out, "\n") {
+			name, _, _ := strings.Cut(line, "=")
+			if out != "" && (!slices.Contains(given, line) || !slices.Contains([]string{"READY", "STOPPING", "STATUS", "RELOADING", "MONOTONIC_USEC", "ERRNO"}, name)) {
+				t.Errorf("%q lets %q through", state, line)
+			}
+		}
+	})
+}
+
 // The program's readiness comes out of its own directory, filtered.
 func TestRelay(t *testing.T) {
 	said := make(chan string, 4)
