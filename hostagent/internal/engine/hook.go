@@ -54,10 +54,16 @@ func markHooks(s *specs.Spec, id string, o SpecOptions) {
 // ends. It is called once no runtime can start another one. What does not end
 // is [ErrRunning]: it may hold the container's devices.
 func (e *Engine) endHooks(ctx context.Context, id string) error {
-	for {
+	// Whoever was forked meanwhile is found in the next pass, and the list of the
+	// processes is not of one moment: only the second pass without any is believed.
+	for none := 0; none < 2; {
 		found, err := e.hooks(id)
-		if err != nil || len(found) == 0 {
+		if err != nil {
 			return err
+		}
+		none++
+		if len(found) > 0 {
+			none = 0
 		}
 		for _, one := range found {
 			e.log.Warn("ending a process that a hook left", "container", id, "pid", one.PID)
@@ -65,8 +71,8 @@ func (e *Engine) endHooks(ctx context.Context, id string) error {
 				return err
 			}
 		}
-		// Whoever was forked meanwhile is found in the next pass.
 	}
+	return nil
 }
 
 // endHook kills one process that bears the mark: held first, then looked at
@@ -125,7 +131,7 @@ func hookOf(pid string) (id, address string, err error) {
 	if err != nil || !root {
 		return "", "", err
 	}
-	environment, err := readProc(pid, "environ")
+	environment, err := readProgram(pid, "environ")
 	if errors.Is(err, fs.ErrPermission) {
 		// It has rights that the agent, which may trace, has not: no process that
 		// the engine started has.

@@ -297,7 +297,7 @@ func eachCommand(f func(pid string, args []string)) error {
 
 // command reads a process's command line; nothing where it is gone.
 func command(pid string) ([]string, error) {
-	line, err := readProc(pid, "cmdline")
+	line, err := readProgram(pid, "cmdline")
 	if err != nil || len(line) == 0 {
 		return nil, err
 	}
@@ -321,6 +321,30 @@ func readProc(pid, name string) ([]byte, error) {
 		return nil, fmt.Errorf("engine: processes: %w", err)
 	}
 	return content, nil
+}
+
+// A process that begins another program shows neither command line nor
+// environment until the kernel has laid them out, which takes it well below a
+// millisecond once it runs.
+const (
+	beginPause = time.Millisecond
+	beginTries = 20
+)
+
+// readProgram is [readProc] of what a program was given. It is empty for a
+// process without a program, as the kernel's own, and for one that was given
+// nothing; one that begins another program is looked at again.
+func readProgram(pid, name string) ([]byte, error) {
+	for tries := 0; ; tries++ {
+		content, err := readProc(pid, name)
+		if err != nil || len(content) > 0 || tries == beginTries {
+			return content, err
+		}
+		if _, err := os.Readlink(filepath.Join("/proc", pid, "exe")); err != nil {
+			return nil, nil // no program, or gone
+		}
+		time.Sleep(beginPause)
+	}
 }
 
 // mountEntry is one line of the mount table.
