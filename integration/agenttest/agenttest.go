@@ -249,7 +249,7 @@ func (l *Lab) Profile(name string, p Profile) {
 	text := fmt.Sprintf("name = %q\nimage = %q\nargs = [%s]\n[resources]\nmemory = %q\n%s\n[channel]\naddress = %q\n"+
 		"ready = { connect = true }\nmax_channels = %d\n[lifecycle]\nstop_grace = %q\n%s\n[process]\ninit = %v\n%s\n",
 		name, l.pinned, quoted(append([]string{orElse(p.Program, "/worker")}, p.Args...)), p.Memory, p.Resources,
-		orElse(p.Address, "tcp://127.0.0.1:8080"), p.Channels, orElse(p.Grace, "2s"), p.Lifecycle, !p.NoInit, p.Tables)
+		orElse(p.Address, "tcp://127.0.0.1:8080"), p.Channels, orElse(p.Grace, "20s"), p.Lifecycle, !p.NoInit, p.Tables)
 	if err := os.WriteFile(l.path("profiles/"+name+".toml"), []byte(text), 0o644); err != nil {
 		l.t.Fatal(err)
 	}
@@ -263,7 +263,7 @@ type Profile struct {
 	Resources string   // further lines of [resources]
 	Address   string   // of the channel; default tcp://127.0.0.1:8080
 	Channels  int      // max_channels; default 4
-	Grace     string   // default 2s
+	Grace     string   // default 20s, which no worker needs that ends at SIGTERM
 	Lifecycle string   // further lines of [lifecycle]
 	NoInit    bool
 	Tables    string // further tables, after all others
