@@ -145,6 +145,14 @@ func Reached(now, until protocol.State) bool {
 	return slices.Index(order, now) >= slices.Index(order, until)
 }
 
+// Alive tells whether a process lives. One that ended and was not reaped yet does
+// not.
+func Alive(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, state, _ := strings.Cut(string(stat), ") ")
+	return err == nil && !strings.HasPrefix(state, "Z") && !strings.HasPrefix(state, "X")
+}
+
 // NewLab starts a private engine, imports the image and makes a generation.
 // The agent is not started yet. At the end of the test everything is stopped,
 // and what is left of it fails the test. flags are added to every command.

@@ -3,12 +3,12 @@
 package engine_test
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/quittance/quittance/integration/agenttest"
 	"github.com/quittance/quittance/protocol"
 	"github.com/quittance/quittance/protocol/hostclient"
 )
@@ -83,8 +83,8 @@ func TestRebootKeepsLeases(t *testing.T) {
 	if a := c.await(2, protocol.StateRetired); a.State != protocol.StateRetired {
 		t.Fatalf("number 2 is %s in step %s: %s", a.State, a.Step, a.StepError)
 	}
-	if err := syscall.Kill(pids[2], 0); !errors.Is(err, syscall.ESRCH) {
-		t.Errorf("number 2 is retired and its process is there: %v", err)
+	if agenttest.Alive(pids[2]) {
+		t.Error("number 2 is retired and its process lives")
 	}
 	lab.Eventually("number 1 is stuck", func() (bool, error) {
 		a, err := c.gen.Get(t.Context(), 1, "", 0)
@@ -103,16 +103,16 @@ func TestRebootKeepsLeases(t *testing.T) {
 		t.Errorf("number 3 got %v", b.Devices)
 	}
 	c.refused(4, one, "card=0 is quarantined: number 1 holds it and is stuck")
-	if err := syscall.Kill(pids[1], 0); err != nil {
-		t.Errorf("number 1 cannot be ended and its process is gone: %v", err)
+	if !agenttest.Alive(pids[1]) {
+		t.Error("number 1 cannot be ended and its process is gone")
 	}
 	signal(t, shims[0].PID, syscall.SIGCONT)
 	stopped = false
 	if a := c.await(1, protocol.StateRetired); a.State != protocol.StateRetired {
 		t.Fatalf("number 1 is %s in step %s: %s", a.State, a.Step, a.StepError)
 	}
-	if err := syscall.Kill(pids[1], 0); !errors.Is(err, syscall.ESRCH) {
-		t.Errorf("number 1 is retired and its process is there: %v", err)
+	if agenttest.Alive(pids[1]) {
+		t.Error("number 1 is retired and its process lives")
 	}
 	for _, l := range c.leaves() {
 		if l.Receipt.Kind == protocol.KindExited {
