@@ -21,7 +21,7 @@ import (
 )
 
 // Patience bounds every wait for a real condition.
-const Patience = 60 * time.Second
+const Patience = 2 * time.Minute
 
 // Site is one test's agent, controller and job service.
 type Site struct {
