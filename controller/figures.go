@@ -14,7 +14,10 @@ import (
 func (w *work) look(agent *host.Host) metrics.Lanes {
 	shared := w.service.Snapshot()
 	out := metrics.Lanes{
-		Lanes: shared.Lanes, Attempts: map[attempt.State]int{}, Breakers: shared.Breakers, Blocked: shared.Blocked != "", HostSeen: shared.HostSeen,
+		Lanes: shared.Lanes, Attempts: map[attempt.State]int{}, Breakers: shared.Breakers, Blocked: map[string]bool{}, HostSeen: shared.HostSeen,
+	}
+	for cause, is := range shared.Causes {
+		out.Blocked[string(cause)] = is
 	}
 	for _, e := range w.store.Active() {
 		out.Attempts[e.Record.State()]++

@@ -99,6 +99,7 @@ func compose(c Config, o Options, offers []offering.Offering, client *provider.C
 		API: client, Store: records, Host: agent, Claims: table, Offerings: offers, Lanes: c.Lanes.Count,
 		Poll: c.Lanes.Poll.Duration, StopTimeout: c.Lanes.StopTimeout.Duration, FinalWait: finalWait,
 		Gap: c.Lanes.ObservationGap.Duration, Margin: c.Lanes.ClockMargin.Duration, Version: o.Version, Log: log.Named("service"),
+		Repeat: publish.Repeat,
 		NewLane: func(number int) *lane.Lane {
 			return &lane.Lane{
 				Number: number, Starter: begin, Executor: run, Publisher: publish, Recovery: settle, Host: agent, Observed: observed,

@@ -3,6 +3,7 @@ package checks
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -171,6 +172,64 @@ func TestShippedQueriesCanFail(t *testing.T) {
 			t.Errorf("%s: %v", q, problems)
 		}
 	}
+}
+
+// The alert on blocked admission fires for a fault and for what needs a person,
+// and not for an intended drain or a busy host, however long they last.
+func TestDrainFiresNoAlert(t *testing.T) {
+	fires := map[string]bool{}
+	for _, q := range ruleQueries(t, "controller") {
+		parsed, err := metricsql.Parse(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		metricsql.VisitAll(parsed, func(e metricsql.Expr) {
+			m, ok := e.(*metricsql.MetricExpr)
+			if !ok {
+				return
+			}
+			for _, filters := range m.LabelFilterss {
+				if !slices.ContainsFunc(filters, func(f metricsql.LabelFilter) bool {
+					return f.Label == "__name__" && f.Value == "quittance_controller_admission_blocked"
+				}) {
+					continue
+				}
+				for _, reason := range blockedReasons(t) {
+					fires[reason] = fires[reason] || selects(filters, "reason", reason)
+				}
+			}
+		})
+	}
+	want := map[string]bool{"drain": false, "room": false, "person": true, "fault": true}
+	if !maps.Equal(fires, want) {
+		t.Errorf("the alert fires for %v, want %v", fires, want)
+	}
+}
+
+// selects reports whether a selector takes a series with the label's value.
+func selects(filters []metricsql.LabelFilter, label, value string) bool {
+	for _, f := range filters {
+		if f.Label != label {
+			continue
+		}
+		match := f.Value == value
+		if f.IsRegexp {
+			match = regexp.MustCompile("^(?:" + f.Value + ")$").MatchString(value)
+		}
+		if match == f.IsNegative {
+			return false
+		}
+	}
+	return true
+}
+
+// blockedReasons are the values of the figure's label, as the code has them.
+func blockedReasons(t *testing.T) (all []string) {
+	t.Helper()
+	for _, m := range regexp.MustCompile(`Cause = "([a-z]+)"`).FindAllSubmatch(read(t, "controller/internal/service/admission.go"), -1) {
+		all = append(all, string(m[1]))
+	}
+	return all
 }
 
 func ruleQueries(t *testing.T, program string) (queries []string) {

@@ -21,7 +21,7 @@ const maxInputs = 16
 // Where a site's secrets may lie below its directory, whichever state directory
 // of the test's it is.
 const (
-	jobsDir     = "*/jobs"      // the job service's database and blobs
+	jobsDir     = "*/jobs*"     // the job service's database and blobs; also those that a test puts aside
 	attemptsDir = "*/attempts*" // outcomes are retained there byte for byte; also copies that a test makes
 	inputsDir   = "*/inputs"    // uploads while they are used
 )

@@ -319,6 +319,11 @@ func (r Ended) parts() parts {
 	return parts{r.Origin, r.Admission, r.Executions, r.Answer, r.Facts}
 }
 
+// KeyPrefix begins the keys of all attempts at a job. The job's id is in the key
+// because the key is the purpose of the attempt's allocations: one id is in every
+// line and receipt from the job's creation to its release.
+func KeyPrefix(job string) string { return "att." + job + "." }
+
 // OriginOf is the record's origin.
 func OriginOf(r Record) Origin { return r.parts().origin }
 

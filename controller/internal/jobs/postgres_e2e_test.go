@@ -11,6 +11,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -168,3 +169,116 @@ func TestTwoInstancesOnOnePostgreSQL(t *testing.T) {
 }
 
 func textOf(s string) *string { return &s }
+
+// I25: a change that commits after one with a later beginning is seen by who
+// waits for the workspace, on another instance too. The first transaction is
+// held in the middle of its write by a row lock of the test's own, while a second
+// one of the same workspace runs on the other instance.
+func TestWaitSeesCommitsInTheirOrder(t *testing.T) {
+	location := startPostgres(t).database(t)
+	blobs := filepath.Join(t.TempDir(), "shared")
+	share := func(c *Config) { c.BlobDirectory = blobs }
+	first := open(t, location, share)
+	second := openAs(t, location, "node-2", share)
+	slow, quick := first.create("op", "x"), first.create("op-2", "x")
+	db, err := sql.Open("pgx", location)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	holding, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := holding.ExecContext(t.Context(), `SELECT 1 FROM jobs WHERE job = $1 FOR UPDATE`, slow.Job); err != nil {
+		t.Fatal(err)
+	}
+	// waiting is how many backends wait for a lock.
+	waiting := func() (n int) {
+		if err := db.QueryRowContext(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	cancel := func(f *fixture, job string) <-chan reply {
+		done := make(chan reply, 1)
+		go func() { done <- f.user(first.token, "POST", "/v1/jobs/"+job+"/cancel", nil) }()
+		return done
+	}
+	one := cancel(first, slow.Job)
+	until(t, "the first transaction is held", func() bool { return waiting() == 1 })
+	two := cancel(second, quick.Job)
+	until(t, "the second one has ended or waits for the first", func() bool { return len(two) == 1 || waiting() == 2 })
+	before := must[api.JobList](t, 200, second.user(first.token, "GET", "/v1/jobs", nil))
+	if err := holding.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "the first", (<-one).status, 200)
+	// The first change alone, or both, came after what was listed.
+	after := must[api.JobList](t, 200, second.user(first.token, "GET", fmt.Sprintf("/v1/jobs?wait=20s&after=%d", before.Version), nil))
+	if after.Version <= before.Version {
+		t.Fatalf("version %d after %d: a change was missed", after.Version, before.Version)
+	}
+	equal(t, "the second", (<-two).status, 200)
+	for _, job := range must[api.JobList](t, 200, second.user(first.token, "GET", fmt.Sprintf("/v1/jobs?wait=20s&after=%d", before.Version), nil)).Jobs {
+		equal(t, "state of "+job.Job, job.State, api.JobCancelled)
+	}
+}
+
+// until polls a real condition.
+func until(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !condition() {
+		if time.Now().After(deadline) {
+			t.Fatal("not within a minute: " + what)
+		}
+		<-tick.C
+	}
+}
+
+// The commands of the runbook job-database for PostgreSQL: what was there at the
+// dump is there again, what came after it is gone, and versions go on growing.
+func TestBackupOnPostgreSQL(t *testing.T) {
+	page, err := os.ReadFile("../../../packaging/runbooks/job-database.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	location := startPostgres(t).database(t)
+	backup, directory := t.TempDir(), t.TempDir()
+	keep := func(c *Config) { c.Directory = directory }
+	run := func(command string) {
+		t.Helper()
+		if !strings.Contains(string(page), "`"+command+"`") {
+			t.Fatalf("the runbook has no command %s", command)
+		}
+		line := strings.NewReplacer("/var/backups/quittance/jobs", backup, "DATABASE", "'"+location+"'").Replace(command)
+		if out, err := exec.CommandContext(t.Context(), "/bin/sh", "-c", line).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", line, err, out)
+		}
+	}
+	var kept, lost api.Job
+	t.Run("before", func(t *testing.T) {
+		f := open(t, location, keep)
+		kept = f.create("op", "x")
+		run("pg_dump --format=custom --file=/var/backups/quittance/jobs/jobs.dump --dbname=DATABASE")
+		equal(t, "cancel", f.user(f.token, "POST", "/v1/jobs/"+kept.Job+"/cancel", nil).status, 200)
+		lost = f.create("op-2", "x")
+	})
+	run("pg_restore --clean --if-exists --no-owner --dbname=DATABASE /var/backups/quittance/jobs/jobs.dump")
+	f := openAs(t, location, "node-2", keep)
+	token, err := os.ReadFile(filepath.Join(directory, firstTokenFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := must[api.JobList](t, 200, f.user(strings.TrimSpace(string(token)), "GET", "/v1/jobs", nil))
+	if len(list.Jobs) != 1 || list.Jobs[0].Job != kept.Job || list.Jobs[0].State != api.JobOpen {
+		t.Fatalf("%+v; %s must be open and %s gone", list.Jobs, kept.Job, lost.Job)
+	}
+	equal(t, "cancel", f.user(strings.TrimSpace(string(token)), "POST", "/v1/jobs/"+kept.Job+"/cancel", nil).status, 200)
+	if after := must[api.JobList](t, 200, f.user(strings.TrimSpace(string(token)), "GET", "/v1/jobs", nil)); after.Version <= list.Version {
+		t.Fatalf("version %d after %d", after.Version, list.Version)
+	}
+}

@@ -145,7 +145,7 @@ type Lanes struct {
 	Busy     int                   // with an attempt
 	Attempts map[attempt.State]int // records that are not archived
 	Breakers map[string]bool       // by the offering's kind; true: it takes no job
-	Blocked  bool                  // nothing is admitted
+	Blocked  map[string]bool       // by reason, of a fixed few; true: nothing is admitted for it
 	HostSeen bool                  // the host's agent answered last time
 	Behind   *int64                // receipts of the host that were not read; nil where that is not known
 }
@@ -167,7 +167,7 @@ var (
 	busyDesc     = desc("controller_lanes_busy", "Lanes that have an attempt.")
 	attemptsDesc = desc("controller_attempts", "Attempt records that are not archived.", "state")
 	breakerDesc  = desc("controller_breaker_open", "1 while an offering takes no job because its last attempts failed.", "kind")
-	blockedDesc  = desc("controller_admission_blocked", "1 while nothing is admitted; the log says why.")
+	blockedDesc  = desc("controller_admission_blocked", "1 while nothing is admitted for this reason: drain (asked for), room (none left for now), person (somebody has to look) or fault; the log says more.", "reason")
 	hostDesc     = desc("controller_host_reachable", "1 if the host's agent answered the last time it was asked.")
 	behindDesc   = desc("controller_receipts_behind", "Receipts of the host that this controller has not read, at the last look.")
 	openDesc     = desc("jobs_open", "Jobs that wait for an attempt or have one running, by kind.", "kind")
@@ -196,7 +196,9 @@ func (w *lanesWatcher) Collect(to chan<- prometheus.Metric) {
 	for kind, open := range l.Breakers {
 		gauge(breakerDesc, truth(open), kind)
 	}
-	gauge(blockedDesc, truth(l.Blocked))
+	for reason, is := range l.Blocked {
+		gauge(blockedDesc, truth(is), reason)
+	}
 	gauge(hostDesc, truth(l.HostSeen))
 	if l.Behind != nil {
 		gauge(behindDesc, float64(*l.Behind))

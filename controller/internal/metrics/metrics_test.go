@@ -107,6 +107,23 @@ quittance_jobs_requests_total{code="no_space",operation="createJob"} 1
 	}
 }
 
+// Each reason why nothing is admitted has its own series.
+func TestBlockedByReason(t *testing.T) {
+	r := prometheus.NewRegistry()
+	if err := Watch(r, func() Lanes { return Lanes{Blocked: map[string]bool{"drain": true, "fault": false}} }); err != nil {
+		t.Fatal(err)
+	}
+	want := `
+# HELP quittance_controller_admission_blocked 1 while nothing is admitted for this reason: drain (asked for), room (none left for now), person (somebody has to look) or fault; the log says more.
+# TYPE quittance_controller_admission_blocked gauge
+quittance_controller_admission_blocked{reason="drain"} 1
+quittance_controller_admission_blocked{reason="fault"} 0
+`
+	if err := testutil.GatherAndCompare(r, strings.NewReader(want), "quittance_controller_admission_blocked"); err != nil {
+		t.Error(err)
+	}
+}
+
 // A database that cannot be read takes its own figures out of the scrape, and
 // nothing else.
 func TestUnreadableStateLeavesTheRest(t *testing.T) {
@@ -115,7 +132,9 @@ func TestUnreadableStateLeavesTheRest(t *testing.T) {
 	if err := WatchJobs(r, func(context.Context) (map[string]int64, error) { return nil, errors.New("locked") }); err != nil {
 		t.Fatal(err)
 	}
-	if err := Watch(r, func() Lanes { return Lanes{Lanes: 3, Breakers: map[string]bool{"k.v1": true}} }); err != nil {
+	if err := Watch(r, func() Lanes {
+		return Lanes{Lanes: 3, Breakers: map[string]bool{"k.v1": true}, Blocked: map[string]bool{"drain": true, "fault": false}}
+	}); err != nil {
 		t.Fatal(err)
 	}
 	families, err := r.Gather()

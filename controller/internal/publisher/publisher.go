@@ -62,7 +62,7 @@ func (p *Publisher) Publish(ctx context.Context, j Journal) error {
 }
 
 func (p *Publisher) send(ctx context.Context, j Journal, record attempt.TerminalPending) error {
-	reply, err := p.exchange(ctx, record)
+	reply, err := p.exchange(ctx, record.Admission.Reference, record.Outcome)
 	failpoint.Hit(failpoint.PublisherSent)
 	// What is settled is written to its end, whoever waits.
 	written := context.WithoutCancel(ctx)
@@ -77,14 +77,43 @@ func (p *Publisher) send(ctx context.Context, j Journal, record attempt.Terminal
 	return err
 }
 
-func (p *Publisher) exchange(ctx context.Context, record attempt.TerminalPending) (attempt.Reply, error) {
-	reference := record.Admission.Reference
-	if record.Outcome.Operation == attempt.OperationComplete {
-		_, reply, err := p.API.Complete(ctx, reference, record.Outcome.Body)
+func (p *Publisher) exchange(ctx context.Context, reference string, o attempt.Outcome) (attempt.Reply, error) {
+	if o.Operation == attempt.OperationComplete {
+		_, reply, err := p.API.Complete(ctx, reference, o.Body)
 		return reply, err
 	}
-	_, reply, err := p.API.Fail(ctx, reference, record.Outcome.Body)
+	_, reply, err := p.API.Fail(ctx, reference, o.Body)
 	return reply, err
+}
+
+// Repeat sends a confirmed outcome's exact bytes once more, and its receipts:
+// the service shows the attempt in progress, so it lost what it had confirmed.
+// The record stays as it is. An error says that the service did not take the
+// outcome; receipts that it does not take are only noted.
+func (p *Publisher) Repeat(ctx context.Context, key string, record attempt.TerminalConfirmed) error {
+	if _, err := p.exchange(ctx, record.Admission.Reference, record.Outcome); err != nil {
+		return fmt.Errorf("publisher: the outcome again: %w", err)
+	}
+	p.Log.Warn("outcome confirmed again: the service had lost it", "attempt", key, "job", record.Origin.Job, "operation", record.Outcome.Operation)
+	if sheet := sheetOf(record); len(sheet.Receipts) > 0 {
+		if _, _, err := p.API.Receipts(ctx, sheet.Attempt, sheet); err != nil {
+			p.Log.Warn("receipts not attached again", append(provider.Fields(err), "attempt", key, "job", record.Origin.Job, "error", err)...)
+		}
+	}
+	return nil
+}
+
+// sheetOf is the message with all saved receipts of a record.
+func sheetOf(record attempt.Record) api.HostReceipts {
+	admission, _ := attempt.AdmissionOf(record)
+	sheet := api.HostReceipts{Attempt: admission.Reference}
+	for _, e := range attempt.ExecutionsOf(record) {
+		for _, r := range e.Receipts {
+			sheet.Key = e.HostKey
+			sheet.Receipts = append(sheet.Receipts, api.HostReceipt{Leaf: r.Leaf, Proof: string(r.Proof)})
+		}
+	}
+	return sheet
 }
 
 // Attach hands the saved host receipts of a resolved record to the service and
@@ -97,13 +126,7 @@ func (p *Publisher) Attach(ctx context.Context, j Journal) error {
 		return nil
 	}
 	admission, _ := attempt.AdmissionOf(record)
-	sheet := api.HostReceipts{Attempt: admission.Reference}
-	for _, e := range executions {
-		for _, r := range e.Receipts {
-			sheet.Key = e.HostKey
-			sheet.Receipts = append(sheet.Receipts, api.HostReceipt{Leaf: r.Leaf, Proof: string(r.Proof)})
-		}
-	}
+	sheet := sheetOf(record)
 	if len(sheet.Receipts) == 0 {
 		// A generation that is gone took its receipts with it.
 		return j.Apply(ctx, attempt.ReceiptsAnswered{Answer: attempt.ReceiptsAnswer{}})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/quittance/quittance/controller/api"
@@ -17,12 +18,42 @@ import (
 	"github.com/quittance/quittance/protocol"
 )
 
+// Cause is the kind of a reason why nothing is admitted.
+type Cause string
+
+// The causes. An intended drain and a busy host are no faults: whoever watches
+// tells them apart by this.
+const (
+	CauseDrain  Cause = "drain"  // somebody asked that nothing new is taken
+	CauseRoom   Cause = "room"   // the host or the service has no place left for now
+	CausePerson Cause = "person" // somebody has to look
+	CauseFault  Cause = "fault"  // everything else, which may mend itself
+)
+
+// Causes lists them.
+func Causes() []Cause { return []Cause{CauseDrain, CauseRoom, CausePerson, CauseFault} }
+
 // blocked says why nothing is admitted now. Person tells that somebody has to
 // look; such a reason is named before others.
 type blocked struct {
-	reason string
-	person bool
-	cause  error
+	reason   string
+	person   bool
+	expected Cause // CauseDrain or CauseRoom where it is no fault
+	cause    error
+}
+
+// causeOf is the kind of what report is given; "" for nil.
+func causeOf(why error) Cause {
+	b, _ := errors.AsType[*blocked](why)
+	switch {
+	case why == nil:
+		return ""
+	case b != nil && b.person:
+		return CausePerson
+	case b != nil && b.expected != "":
+		return b.expected
+	}
+	return CauseFault
 }
 
 func (b *blocked) Error() string {
@@ -75,7 +106,7 @@ func (s *Service) report(why error) {
 	}
 	s.mu.Lock()
 	changed := s.reason != reason
-	s.reason = reason
+	s.reason, s.cause = reason, causeOf(why)
 	s.mu.Unlock()
 	switch {
 	case changed && reason != "":
@@ -187,11 +218,11 @@ func (s *Service) local(number int) error {
 func room(h protocol.Host) error {
 	switch {
 	case h.Draining:
-		return &blocked{reason: "the host is draining"}
+		return &blocked{reason: "the host is draining", expected: CauseDrain}
 	case !h.Engine.Available:
 		return &blocked{reason: "the host's engine is unavailable"}
 	case h.Slots.Used >= h.Slots.Max:
-		return &blocked{reason: "the host has no free slot"}
+		return &blocked{reason: "the host has no free slot", expected: CauseRoom}
 	case h.Slots.Unreleased >= h.Slots.MaxUnreleased:
 		return &blocked{reason: "the host keeps as much unreleased history as it may"}
 	}
@@ -205,9 +236,12 @@ const (
 )
 
 // inventory reads this provider's attempts in progress completely. One that the
-// store does not know holds every lane.
+// store does not know holds every lane. Of one that is over here the service lost
+// the end: it is told again where it may be. The service admits as many as there
+// are lanes, and what stays in progress keeps its place there: while no place is
+// left, a START would be refused, again and again.
 func (s *Service) inventory(ctx context.Context) error {
-	cursor := ""
+	cursor, places, over := "", 0, ""
 	for range pages {
 		page, err := s.API.Inventory(ctx, pageLimit, cursor)
 		if err != nil {
@@ -220,45 +254,96 @@ func (s *Service) inventory(ctx context.Context) error {
 					person: true,
 				}
 			}
+			if _, active := s.Store.Get(a.Key); !active {
+				why, err := s.over(ctx, a)
+				if err != nil {
+					return err
+				}
+				if why == "" {
+					continue
+				}
+				over = why
+			}
+			places++
 		}
 		if page.NextCursor == nil {
-			return nil
+			if places < s.Lanes {
+				return nil
+			}
+			return &blocked{reason: fmt.Sprintf("the service shows %d attempts of this provider in progress and admits no more%s", places, over), person: over != ""}
 		}
 		cursor = *page.NextCursor
 	}
 	return &blocked{reason: "the inventory has no end"}
 }
 
-// discover selects the oldest open job of the kinds that can be served now.
+// discover selects the oldest open job of the kinds that can be served now. Jobs
+// that the service offers by mistake are passed over; where there is no other,
+// they are the reason why nothing is admitted.
 func (s *Service) discover(ctx context.Context, current protocol.Host, profiles map[string]protocol.ProfileInfo) (lane.Selection, error) {
 	s.mu.Lock()
-	lease := s.lease()
+	lease, taken := s.lease(), maps.Clone(s.taken) // what is taken is not offered any more, or was before it was taken
 	s.mu.Unlock()
 	var best lane.Selection
+	var passed *forgotten
 	for i := range s.Offerings {
 		o := &s.Offerings[i]
 		profile, known := profiles[o.Profile]
 		if s.unavailable(o, profile, known, nil, lease) != "" || s.broken(o.Kind) != "" {
 			continue
 		}
-		page, err := s.API.Feed(ctx, provider.FeedQuery{Kind: o.Kind, Limit: api.DefaultPageItems})
+		job, f, err := s.next(ctx, o.Kind, taken)
 		if err != nil {
-			return lane.Selection{}, &blocked{reason: "open jobs cannot be read", cause: err}
+			return lane.Selection{}, err
 		}
-		for _, job := range page.Jobs {
-			if s.isTaken(job.Job) {
-				continue
-			}
-			if best.Offering == nil || job.Created < best.Job.Created {
-				best = lane.Selection{Job: job, Offering: o, Profile: profile, Larger: larger(o, profile, profiles), Agent: current.Versions.Agent}
-			}
-			break // a page is in the service's order: its first is the kind's next
+		if f != nil {
+			passed = f
 		}
+		if job != nil && (best.Offering == nil || job.Created < best.Job.Created) {
+			best = lane.Selection{Job: *job, Offering: o, Profile: profile, Larger: larger(o, profile, profiles), Agent: current.Versions.Agent}
+		}
+	}
+	if best.Offering == nil && passed != nil {
+		return lane.Selection{}, &blocked{reason: passed.String(), person: true}
 	}
 	if best.Offering != nil {
 		s.take(&best)
 	}
 	return best, nil
+}
+
+// next is the kind's next job, in the service's order, that nobody has taken and
+// that may be taken; nil: there is none. A job that was passed over is returned
+// beside it.
+func (s *Service) next(ctx context.Context, kind string, taken map[string]int) (*api.FeedJob, *forgotten, error) {
+	var passed *forgotten
+	query := provider.FeedQuery{Kind: kind, Limit: api.DefaultPageItems}
+	for range pages {
+		page, err := s.API.Feed(ctx, query)
+		if err != nil {
+			return nil, passed, &blocked{reason: "open jobs cannot be read", cause: err}
+		}
+		for i := range page.Jobs {
+			job := &page.Jobs[i]
+			if taken[job.Job] > 0 {
+				continue
+			}
+			f, err := s.forgot(ctx, job.Job)
+			if err != nil {
+				return nil, passed, err
+			}
+			if f == nil {
+				return job, passed, nil
+			}
+			s.once(f.job, "job is not taken: the service lost an attempt at it", "job", f.job, "attempt", f.key, "reason", f.String())
+			passed = f
+		}
+		if passed == nil || page.NextCursor == nil {
+			return nil, passed, nil
+		}
+		query.Cursor = *page.NextCursor
+	}
+	return nil, passed, nil
 }
 
 // larger is the profile that the offering's on_oom names, if the host has it
@@ -269,12 +354,6 @@ func larger(o *offering.Offering, than protocol.ProfileInfo, profiles map[string
 		return nil
 	}
 	return &p
-}
-
-func (s *Service) isTaken(job string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.taken[job] > 0
 }
 
 func (s *Service) take(selection *lane.Selection) {

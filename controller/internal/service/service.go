@@ -43,6 +43,7 @@ type API interface {
 	Hello(ctx context.Context, h api.Hello) (api.HelloAnswer, error)
 	Feed(ctx context.Context, q provider.FeedQuery) (api.Feed, error)
 	Inventory(ctx context.Context, limit int, cursor string) (api.Inventory, error)
+	Attempt(ctx context.Context, reference string) (api.Attempt, attempt.Reply, error)
 }
 
 // Store is what this package needs of the attempt store.
@@ -52,6 +53,8 @@ type Store interface {
 	NextSequence() int64
 	RaiseSequence(ctx context.Context, seen int64) error
 	Active() []store.Entry
+	History() []store.HistoryEntry
+	Archived(h store.HistoryEntry) (store.Entry, error)
 	Knows(key string) bool
 	Admit() error
 	Update(ctx context.Context, key string, event attempt.Event) (store.Entry, error)
@@ -79,14 +82,16 @@ var _ Host = (*host.Host)(nil)
 
 // Config is what a service is made of.
 type Config struct {
-	API         API
-	Store       Store
-	Host        Host
-	Claims      *claims.Table
-	Offerings   []offering.Offering
-	Lanes       int
-	NewLane     func(number int) *lane.Lane // Admission and Offerings are set by the service
-	Poll        time.Duration               // between two admission cycles of a lane
+	API       API
+	Store     Store
+	Host      Host
+	Claims    *claims.Table
+	Offerings []offering.Offering
+	Lanes     int
+	NewLane   func(number int) *lane.Lane // Admission and Offerings are set by the service
+	// Repeat sends the outcome of an archived attempt again, which the service lost.
+	Repeat      func(ctx context.Context, key string, record attempt.TerminalConfirmed) error
+	Poll        time.Duration // between two admission cycles of a lane
 	StopTimeout time.Duration
 	FinalWait   time.Duration // for what is not settled after the stop
 	Gap         time.Duration // observation gap
@@ -108,9 +113,11 @@ type Service struct {
 	announced *api.HelloAnswer            // nil while no hello stands
 	helloErr  error                       // why the last one was not acknowledged
 	taken     map[string]int              // jobs in the hands of a lane
+	told      map[string]bool             // jobs and attempts of which the service lost something, as was told
 	breakers  map[string]*breaker.Breaker // by kind
 	hostSeen  bool                        // the host answered at the last hello
 	reason    string                      // why nothing is admitted, as last reported
+	cause     Cause                       // of the reason
 	kept      string                      // what keep told last, or ""
 	batchDue  bool                        // an attempt ended since the last maintenance
 	batchAt   time.Time                   // of the last whole maintenance
@@ -118,7 +125,7 @@ type Service struct {
 
 // New makes a service; nothing runs before Run.
 func New(cfg Config) *Service {
-	s := &Service{Config: cfg, offers: map[string]*offering.Offering{}, cycle: make(chan struct{}, 1), taken: map[string]int{}, breakers: map[string]*breaker.Breaker{}, batchDue: true}
+	s := &Service{Config: cfg, offers: map[string]*offering.Offering{}, cycle: make(chan struct{}, 1), taken: map[string]int{}, told: map[string]bool{}, breakers: map[string]*breaker.Breaker{}, batchDue: true}
 	for i := range cfg.Offerings {
 		s.offers[cfg.Offerings[i].Kind] = &cfg.Offerings[i]
 		s.breakers[cfg.Offerings[i].Kind] = &breaker.Breaker{}

@@ -83,8 +83,9 @@ func TestFrontier(t *testing.T) {
 type world struct {
 	hello     []api.Hello
 	helloErr  error
-	feeds     map[string][]api.FeedJob
+	feeds     map[string][]api.FeedJob // by kind; further pages by kind and cursor
 	feedErr   error
+	attempts  map[string]error // by reference, why one is not shown
 	inventory [][]api.Attempt
 	host      protocol.Host
 	hostErr   error
@@ -105,7 +106,11 @@ func (w *world) Hello(_ context.Context, h api.Hello) (api.HelloAnswer, error) {
 }
 
 func (w *world) Feed(_ context.Context, q provider.FeedQuery) (api.Feed, error) {
-	return api.Feed{Jobs: w.feeds[q.Kind]}, w.feedErr
+	f := api.Feed{Jobs: w.feeds[q.Kind+q.Cursor]}
+	if next := q.Cursor + "+"; len(w.feeds[q.Kind+next]) > 0 {
+		f.NextCursor = &next
+	}
+	return f, w.feedErr
 }
 
 func (w *world) Inventory(_ context.Context, _ int, cursor string) (api.Inventory, error) {
@@ -122,6 +127,11 @@ func (w *world) Inventory(_ context.Context, _ int, cursor string) (api.Inventor
 		out.NextCursor = &next
 	}
 	return out, nil
+}
+
+func (w *world) Attempt(_ context.Context, reference string) (api.Attempt, attempt.Reply, error) {
+	w.calls = append(w.calls, "read "+reference)
+	return api.Attempt{}, attempt.Reply{}, w.attempts[reference]
 }
 
 func (w *world) Sync(context.Context) (protocol.Host, error) {

@@ -8,6 +8,7 @@ type Snapshot struct {
 	Taken    int             // jobs in the hands of a lane
 	Breakers map[string]bool // by kind; true: the offering takes no job
 	Blocked  string          // why nothing is admitted, or ""
+	Causes   map[Cause]bool  // of that, each of [Causes]
 	HostSeen bool            // the host answered at the last hello, also where ledger and store do not agree
 }
 
@@ -16,8 +17,16 @@ func (s *Service) Snapshot() Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	out := Snapshot{Lanes: s.Lanes, Taken: len(s.taken), Breakers: map[string]bool{}, Blocked: s.reason, HostSeen: s.hostSeen}
+	out := Snapshot{Lanes: s.Lanes, Taken: len(s.taken), Breakers: map[string]bool{}, Blocked: s.reason, HostSeen: s.hostSeen, Causes: map[Cause]bool{}}
+	for _, c := range Causes() {
+		out.Causes[c] = c == s.cause
+	}
 	if s.stopping.Load() {
+		// No admission looks any more: what one told last is no longer known, and
+		// only maintenance still says what needs a person.
+		for _, c := range Causes() {
+			out.Causes[c] = c == CauseDrain || c == CausePerson && s.kept != ""
+		}
 		if out.Blocked = errDrain.Error(); s.reason != "" {
 			out.Blocked += "; " + s.reason
 		}

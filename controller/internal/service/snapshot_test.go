@@ -2,9 +2,11 @@ package service
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/controller/internal/host"
 	"github.com/quittance/quittance/controller/internal/store"
 )
@@ -41,6 +43,47 @@ func TestDrainIsAReason(t *testing.T) {
 	if got := s.Snapshot().Blocked; !strings.HasPrefix(got, errDrain.Error()) || !strings.HasSuffix(got, "the host is draining") {
 		t.Errorf("told %q", got)
 	}
+}
+
+// A drain and a busy host are told apart from faults, and a fault that was told
+// before a drain is not kept for its whole length; what maintenance says is.
+func TestCausesOfAReason(t *testing.T) {
+	s, w, _ := newService(t)
+	only := func(want ...Cause) {
+		t.Helper()
+		got := s.Snapshot().Causes
+		if len(got) != len(Causes()) {
+			t.Errorf("causes %v", got)
+		}
+		for _, c := range Causes() {
+			if got[c] != slices.Contains(want, c) {
+				t.Errorf("causes %v, want %v", got, want)
+			}
+		}
+	}
+	only()
+	look := func(change func()) {
+		t.Helper()
+		change()
+		_, err := s.admit(t.Context(), 0)
+		if err == nil {
+			t.Fatal("admitted")
+		}
+		s.report(err)
+	}
+	look(func() { w.host.Draining = true })
+	only(CauseDrain)
+	look(func() { w.host.Draining, w.host.Slots.Used = false, w.host.Slots.Max })
+	only(CauseRoom)
+	look(func() { w.host.Slots.Used, w.host.Engine.Available = 0, false })
+	only(CauseFault)
+	look(func() { w.inventory = [][]api.Attempt{{{Attempt: "att-1", Key: "unknown"}}} })
+	only(CausePerson)
+	s.stopping.Store(true)
+	only(CauseDrain)
+	w.hostErr, s.batchDue = &host.OlderError{Generation: generation}, true
+	s.keep(t.Context())
+	only(CauseDrain, CausePerson)
 }
 
 // An agent that answers and does not agree with this store is reachable.

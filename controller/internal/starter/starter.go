@@ -49,10 +49,7 @@ type Starter struct {
 // sent. executions is how often the work may run at most, 2 only where the
 // offering is pure (I27). Errors are those of the store.
 func (s *Starter) Begin(ctx context.Context, lane int, job api.FeedJob, executions int) (*journal.Attempt, error) {
-	// The job's id is in the key: the key is the purpose of the attempt's
-	// allocations, so one id is in every line and receipt from the job's creation
-	// to its release.
-	key := "att." + job.Job + "." + string(protocol.NewID())
+	key := attempt.KeyPrefix(job.Job) + string(protocol.NewID())
 	start := api.Start{Key: key, Job: job.Job, Kind: job.Kind, Store: s.Store.ID(), Lane: lane, Input: job.Input}
 	if err := start.Validate(); err != nil {
 		return nil, fmt.Errorf("starter: %w", err)
