@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -36,10 +37,16 @@ func kept(t *testing.T, s *controllertest.Site) (files int, bytes int64) {
 	t.Helper()
 	for _, dir := range []string{"attempts", "inputs"} {
 		err := filepath.WalkDir(filepath.Join(s.StateDir(), dir), func(_ string, e fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // removed meanwhile
+			}
 			if err != nil || e.IsDir() {
 				return err
 			}
 			info, err := e.Info()
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // likewise
+			}
 			if err == nil {
 				files, bytes = files+1, bytes+info.Size()
 			}
