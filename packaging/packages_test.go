@@ -72,9 +72,9 @@ func TestMain(m *testing.M) {
 }
 
 // The packages hold exactly the files of the golden lists with their owners and
-// modes, .deb and .rpm alike but for what one of the two alone asks for; their
-// programs are static; and the same commit gives the same bytes. With
-// UPDATE_GOLDEN=1 the lists are written anew.
+// modes, .deb and .rpm alike but for what one of the two alone asks for; each
+// file is what it was made of; their programs are static; and the same commit
+// gives the same bytes. With UPDATE_GOLDEN=1 the lists are written anew.
 func TestPackages(t *testing.T) {
 	first, err := built()
 	if err != nil {
@@ -91,6 +91,7 @@ func TestPackages(t *testing.T) {
 	if len(entries) != 6 {
 		t.Fatalf("%d packages", len(entries))
 	}
+	formats := map[string]map[string]protocol.Digest{} // by package, of the format seen first
 	for _, entry := range entries {
 		one, err := os.ReadFile(filepath.Join(first, entry.Name()))
 		if err != nil {
@@ -116,6 +117,60 @@ func TestPackages(t *testing.T) {
 		}
 		checkGolden(t, entry.Name(), name, found.files)
 		checkStatic(t, entry.Name(), found.program)
+		checkContents(t, entry.Name(), name, found)
+		if other := formats[name]; other != nil {
+			for path, digest := range found.digests {
+				if want, there := other[path]; there && want != digest {
+					t.Errorf("%s: %s differs between .deb and .rpm", name, path)
+				}
+			}
+		}
+		formats[name] = found.digests
+	}
+}
+
+// sources are where packaged files are in this tree, below packaging, but for
+// what the build makes: programs, pages, completions, the archive.
+var sources = []struct{ installed, source string }{
+	{"/usr/lib/systemd/system/", "systemd/"}, {"/usr/lib/sysusers.d/", "sysusers.d/"}, {"/usr/lib/tmpfiles.d/", "tmpfiles.d/"},
+	{"/usr/lib/quittance/hold-workers", "systemd/hold-workers"}, {"/etc/quittance/", "etc/"},
+	{"/usr/share/doc/NAME/examples/", "etc/"}, {"/usr/share/doc/NAME/runbooks/", "runbooks/"},
+	{"/usr/share/doc/NAME/metrics/", "metrics/PROGRAM/"}, {"/usr/share/doc/NAME/LICENSE", "../LICENSE"},
+	{"/usr/share/doc/NAME/copyright", "copyright"}, {"/usr/share/lintian/overrides/NAME", "lint/NAME.overrides"},
+}
+
+// madeByBuild are the other files: what they hold is for the tests of the
+// packages that make them. None may be empty.
+var madeByBuild = regexp.MustCompile(`^/usr/(s?bin/[a-z]+|lib/quittance/controller\.oci\.tar|share/(man/man[1578]/[a-z-]+\.[1578]\.gz|` +
+	`doc/[a-z-]+/changelog\.gz|bash-completion/completions/[a-z]+|zsh/site-functions/_[a-z]+|fish/vendor_completions\.d/[a-z]+\.fish))$`)
+
+// checkContents compares every packaged file with what it was made of.
+func checkContents(t *testing.T, pkg, name string, found contents) {
+	t.Helper()
+	places := strings.NewReplacer("NAME", name, "PROGRAM", strings.TrimPrefix(name, "quittance-"))
+	for path, digest := range found.digests {
+		if madeByBuild.MatchString(path) {
+			if digest == protocol.DigestOf(nil) {
+				t.Errorf("%s: %s is empty", pkg, path)
+			}
+			continue
+		}
+		at := slices.IndexFunc(sources, func(s struct{ installed, source string }) bool {
+			return strings.HasPrefix(path, places.Replace(s.installed))
+		})
+		if at < 0 {
+			t.Errorf("%s: nobody knows what %s is made of", pkg, path)
+			continue
+		}
+		source := places.Replace(sources[at].source) + strings.TrimPrefix(path, places.Replace(sources[at].installed))
+		want, err := os.ReadFile(source)
+		if err != nil {
+			t.Errorf("%s: %s: %v", pkg, path, err)
+			continue
+		}
+		if protocol.DigestOf(want) != digest {
+			t.Errorf("%s: %s is not packaging/%s", pkg, path, source)
+		}
 	}
 }
 
@@ -189,23 +244,31 @@ func checkStatic(t *testing.T, pkg string, program []byte) {
 
 // contents is what a package holds.
 type contents struct {
-	files   []string // mode, owner and path of each regular file
-	program []byte   // the one file below /usr/bin or /usr/sbin
+	files   []string                   // mode, owner and path of each regular file
+	digests map[string]protocol.Digest // of what each path holds
+	program []byte                     // the one file below /usr/bin or /usr/sbin
 }
 
 // add notes a file and keeps it where it is the program.
 func (c *contents) add(mode int64, owner, path string, content io.Reader) error {
 	path = "/" + strings.TrimPrefix(strings.TrimPrefix(path, "."), "/")
 	c.files = append(c.files, fmt.Sprintf("%04o %s %s", mode&0o7777, owner, path))
+	all, err := io.ReadAll(content)
+	if err != nil {
+		return err
+	}
+	if c.digests == nil {
+		c.digests = map[string]protocol.Digest{}
+	}
+	c.digests[path] = protocol.DigestOf(all)
 	if dir := filepath.Dir(path); dir != "/usr/bin" && dir != "/usr/sbin" {
 		return nil
 	}
 	if c.program != nil {
 		return fmt.Errorf("%s is a second program", path)
 	}
-	var err error
-	c.program, err = io.ReadAll(content)
-	return err
+	c.program = all
+	return nil
 }
 
 // debFiles reads the data archive of a .deb, an ar archive.

@@ -186,6 +186,20 @@ func TestReleaseRefuses(t *testing.T) {
 	refused("cannot be read", "RELEASE_KEY=/nowhere")
 	refused("not an Ed25519 key", "RELEASE_KEY="+makeKey(t, "ecdsa"))
 	refused("must begin with a digit", key, "VERSION=../x")
+	// The version that is built is the tag's, a candidate's sorted before its
+	// release. The script that stands in for the build ends there.
+	write("packaging/build.sh", "#!/bin/sh\necho \"asked for $QUITTANCE_VERSION of $QUITTANCE_ARCHS\"\nexit 1\n")
+	if err := os.Chmod(filepath.Join(repository, "packaging/build.sh"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	git("add", ".")
+	git("commit", "-q", "-m", "build")
+	refused("no tag", key)
+	git("tag", "v1.1.0-rc1")
+	refused("asked for 1.1.0~rc1 of amd64 arm64", key)
+	git("tag", "-d", "v1.1.0-rc1")
+	git("tag", "-f", "v1.0.0")
+	refused("asked for 1.0.0 of amd64 arm64", key)
 	write("new", "")
 	refused("not committed", key)
 }
