@@ -80,9 +80,9 @@ func (w *worker) look(ctx context.Context, e core.InspectEffect) (core.Event, *p
 		return core.WorkNeverRan{Number: w.number}, nil, nil
 	case alive:
 		return core.WorkRunning{Number: w.number}, nil, nil
-	case found && c.Task != nil && c.Task.Exit != nil:
-		exit := c.Task.Exit.Receipt()
-		return nil, &exit, nil
+	case found && c.Task != nil:
+		exit := w.exitBefore(ctx, *c.Task)
+		return nil, &exit, ctx.Err()
 	}
 	return nil, &protocol.Exit{Source: protocol.ExitFromNone}, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os/exec"
+	"reflect"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -252,5 +253,46 @@ func TestUntrueExitIsIgnored(t *testing.T) {
 	w.observeEngine(t.Context(), reported)
 	if exit := <-reported; exit.Code != 0 || asked != 3 {
 		t.Errorf("reported %+v after %d questions", exit, asked)
+	}
+}
+
+// An agent that starts just after a process ended asks the engine before the
+// shim has told it: the exit is waited for, and unknown only without a report
+// (I23, FR-15).
+func TestExitIsReportedAMomentLater(t *testing.T) {
+	told := engine.Exit{Code: 137, At: 5}
+	const grace = 5 * time.Second
+	for name, row := range map[string]struct {
+		task  engine.Task
+		after int // questions without an answer
+		want  protocol.Exit
+		takes time.Duration
+	}{
+		"already known":   {task: engine.Task{State: engine.TaskStopped, Exit: &told}, want: told.Receipt()},
+		"a moment later":  {task: engine.Task{State: engine.TaskRunning}, after: 2, want: told.Receipt(), takes: 3 * firstBackoff},
+		"paused, later":   {task: engine.Task{State: engine.TaskPaused}, after: 1, want: told.Receipt(), takes: firstBackoff},
+		"never":           {task: engine.Task{State: engine.TaskRunning}, after: 1 << 20, want: protocol.Exit{Source: protocol.ExitFromNone}, takes: grace},
+		"seen by nobody":  {task: engine.Task{State: engine.TaskStopped}, want: protocol.Exit{Source: protocol.ExitFromNone}},
+		"never was begun": {task: engine.Task{State: engine.TaskCreated}, want: protocol.Exit{Source: protocol.ExitFromNone}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				asked := 0
+				w, _ := newWorker(&fakeEngine{wait: func() (engine.Exit, error) {
+					if asked++; asked <= row.after {
+						return engine.Exit{}, errors.New("not now")
+					}
+					return told, nil
+				}})
+				w.m.cfg.ExitGrace = grace
+				began := time.Now()
+				if got := w.exitBefore(t.Context(), row.task); !reflect.DeepEqual(got, row.want) {
+					t.Errorf("exit %+v, want %+v", got, row.want)
+				}
+				if took := time.Since(began); took != row.takes {
+					t.Errorf("took %s, want %s", took, row.takes)
+				}
+			})
+		})
 	}
 }
