@@ -38,6 +38,7 @@ type Site struct {
 	listen    string // address of the job service
 	origin    string
 	flags     []string
+	lanes     []string // flags of lanes alone
 	processes []*Process
 	stderr    *os.File // of processes started from now on; nil: their log
 	inputs    int      // registered as secrets
@@ -222,6 +223,9 @@ var nextPort atomic.Int32
 
 func init() { nextPort.Store(20_000 + int32(os.Getpid()*16%10_000)) }
 
+// LanesFlag adds a flag to later lanes that run alone.
+func (s *Site) LanesFlag(name, value string) { s.lanes = append(s.lanes, name, value) }
+
 func freeAddress(t testing.TB) string {
 	t.Helper()
 	for port := nextPort.Add(1); port < 32_768; port = nextPort.Add(1) {
@@ -267,7 +271,7 @@ func (s *Site) Launch(verb string, environment ...string) *Process {
 	p := &Process{site: s, exited: make(chan struct{})}
 	arguments := append([]string{verb}, s.flags...)
 	if verb == "work" {
-		arguments = append(arguments, "--api", s.origin)
+		arguments = append(append(arguments, "--api", s.origin), s.lanes...)
 	}
 	p.cmd = exec.Command(s.kit.binary, arguments...)
 	p.cmd.Env = append([]string{"PATH=/usr/bin:/bin"}, environment...)

@@ -137,15 +137,18 @@ func ends(r row) []end {
 	switch r.fault {
 	case killAgent, killContainerd:
 		// Once the worker was reached, nobody's end but its own matters: the
-		// channel is the controller's.
-		if p.end == again {
+		// channel is the controller's. Before, the strike may cost the worker.
+		switch {
+		case p.end == again:
 			return []end{again, once}
+		case p.failing:
+			return []end{once, lost}
 		}
 	case killShim:
 		// The worker ends with its shim, and soon, not at once.
 		switch p.name {
 		case "executor.allocated":
-			return []end{again, lost}
+			return []end{again, lost, once}
 		case "record.acknowledged#3", "executor.entered":
 			return []end{lost, once}
 		}

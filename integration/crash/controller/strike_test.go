@@ -80,7 +80,7 @@ func newStruck(t *testing.T, r row) *struck {
 	}
 	k.mark = filepath.Join(k.s.UserDir(), "struck") // the controller's user writes it
 	k.figures = filepath.Join(k.s.UserDir(), "figures.sock")
-	k.s.Flag("--metrics-listen", "unix:"+k.figures)
+	k.s.LanesFlag("--metrics-listen", "unix:"+k.figures)
 	return k
 }
 
