@@ -61,12 +61,12 @@ func TestManyKilledAtStart(t *testing.T) {
 	if left := lab.Leftovers(); len(left) != 0 {
 		t.Errorf("left on the machine: %v", left)
 	}
-	if resident := lab.ResidentBytes(); resident > 40<<20 {
-		t.Errorf("the idle agent has %d MiB resident; the bar is 40", resident>>20)
-	} else {
-		t.Logf("the idle agent has %d MiB resident", resident>>20)
-	}
-	if open := lab.OpenFiles(); open > 40 {
-		t.Errorf("the idle agent has %d descriptors open", open)
-	}
+	// Idle is also what Go's collector gives back by itself.
+	resident := lab.ResidentBytes()
+	lab.Eventually("the idle agent has at most 40 MiB resident", func() (bool, error) {
+		resident = lab.ResidentBytes()
+		return resident <= 40<<20, nil
+	})
+	lab.Eventually("the idle agent has at most 40 descriptors open", func() (bool, error) { return lab.OpenFiles() <= 40, nil })
+	t.Logf("the idle agent has %d MiB resident", resident>>20)
 }
