@@ -36,6 +36,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/quittance/quittance/protocol"
+	"github.com/quittance/quittance/protocol/hostclient"
 	"github.com/quittance/quittance/protocol/tlog"
 )
 
@@ -122,13 +123,25 @@ func New(client Client, witness Witness, opts Options) *Host {
 
 // UnknownError says that an effect may have happened: read the truth again.
 type UnknownError struct {
-	Operation string
-	Number    protocol.Number // 0 where the effect concerns none
-	Cause     error
+	Operation  string
+	Generation protocol.ID
+	Number     protocol.Number // of the allocation; for release the frontier
+	Cause      error
 }
 
 func (e *UnknownError) Error() string {
-	return fmt.Sprintf("host: %s %d: unknown effect: %v", e.Operation, e.Number, e.Cause)
+	return fmt.Sprintf("host: %s %d of generation %s: unknown effect: %v", e.Operation, e.Number, e.Generation, e.Cause)
+}
+
+// Fields are the fields of a notice about err: operation, disposition and the
+// identities of what it concerns; none where err is no failure of an effect on
+// the host.
+func Fields(err error) []any {
+	u, ok := errors.AsType[*UnknownError](err)
+	if !ok {
+		return nil
+	}
+	return []any{"operation", u.Operation, "disposition", string(protocol.Unknown), "generation", string(u.Generation), "number", int64(u.Number)}
 }
 
 func (e *UnknownError) Unwrap() error { return e.Cause }
@@ -272,7 +285,7 @@ func (h *Host) Profiles(ctx context.Context) (map[string]protocol.ProfileInfo, e
 // over it, and the agent counts it as handed out.
 func (h *Host) Channel(ctx context.Context, n protocol.Number, purpose string) (net.Conn, error) {
 	generation, _ := h.identity()
-	pause := h.pauses("channel", n, purpose)
+	pause := h.pauses("channel", generation, n, purpose)
 	for {
 		conn, err := h.client.Channel(ctx, generation, n, purpose)
 		if err == nil || answered(err) {
@@ -293,7 +306,7 @@ const waitStep = 30 * time.Second
 // as it is: nobody can wait for the kernel.
 func (h *Host) Wait(ctx context.Context, n protocol.Number, until protocol.State) (protocol.Allocation, error) {
 	generation, _ := h.identity()
-	pause := h.pauses("read", n, "")
+	pause := h.pauses("read", generation, n, "")
 	for {
 		a, err := h.client.Get(ctx, generation, n, until, waitStep)
 		switch {
@@ -302,7 +315,7 @@ func (h *Host) Wait(ctx context.Context, n protocol.Number, until protocol.State
 		case err != nil && settled(err):
 			return protocol.Allocation{}, fmt.Errorf("host: allocation %d: %w", n, err)
 		case err == nil:
-			pause = h.pauses("read", n, "")
+			pause = h.pauses("read", generation, n, "")
 		}
 		if waitErr := pause(ctx, err); waitErr != nil {
 			return protocol.Allocation{}, errors.Join(waitErr, err)
@@ -338,7 +351,7 @@ func settled(err error) bool {
 // pauses returns a function that waits a little longer each time, or until ctx
 // ends; then it returns the context's cause. Why the operation on number n is
 // sent again is a notice, once per reason.
-func (h *Host) pauses(operation string, n protocol.Number, purpose string) func(ctx context.Context, why error) error {
+func (h *Host) pauses(operation string, generation protocol.ID, n protocol.Number, purpose string) func(ctx context.Context, why error) error {
 	next, said := h.opts.Backoff, ""
 	return func(ctx context.Context, why error) error {
 		if why != nil && why.Error() != said {
@@ -347,7 +360,7 @@ func (h *Host) pauses(operation string, n protocol.Number, purpose string) func(
 			if purpose != "" {
 				log = log.With("attempt", purpose)
 			}
-			log.Warn("host request sent again", "operation", operation, "number", int64(n), "error", why)
+			log.Warn("host request sent again", "operation", operation, "disposition", string(hostclient.DispositionOf(why)), "generation", string(generation), "number", int64(n), "error", why)
 		}
 		select {
 		case <-ctx.Done():

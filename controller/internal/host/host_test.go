@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -491,4 +492,21 @@ func TestSequenceProperty(t *testing.T) {
 			}
 		}
 	})
+}
+
+// I11: an effect that may have happened names itself, its disposition and what it
+// concerns, in its text and in the fields of a notice, however it is wrapped.
+func TestUnknownEffectNamesItself(t *testing.T) {
+	generation := protocol.ID("0123456789abcdef0123456789abcdef")
+	err := fmt.Errorf("lane: %w", &UnknownError{"retire", generation, 7, errors.New("reset")})
+	if got, want := err.Error(), "lane: host: retire 7 of generation "+string(generation)+": unknown effect: reset"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	want := []any{"operation", "retire", "disposition", "unknown", "generation", string(generation), "number", int64(7)}
+	if got := Fields(err); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if got := Fields(errors.New("reset")); got != nil {
+		t.Errorf("%v for what is no effect", got)
+	}
 }

@@ -111,7 +111,7 @@ func (h *Host) Consume(ctx context.Context, a protocol.Allocation) (protocol.All
 	if !ok {
 		return protocol.Allocation{}, fmt.Errorf("host: allocation %d has no retired receipt to consume", a.Number)
 	}
-	pause := h.pauses("consume", a.Number, a.Purpose)
+	pause := h.pauses("consume", generation, a.Number, a.Purpose)
 	for {
 		answer, err := h.client.Consume(ctx, generation, a.Number, protocol.ConsumeRequest{Purpose: a.Purpose, LeafHash: leaf.LeafHash})
 		if err == nil {
@@ -121,7 +121,7 @@ func (h *Host) Consume(ctx context.Context, a protocol.Allocation) (protocol.All
 			return protocol.Allocation{}, fmt.Errorf("host: consume %d: %w", a.Number, err)
 		}
 		if waitErr := pause(ctx, err); waitErr != nil {
-			return protocol.Allocation{}, &UnknownError{"consume", a.Number, errors.Join(err, waitErr)}
+			return protocol.Allocation{}, &UnknownError{"consume", generation, a.Number, errors.Join(err, waitErr)}
 		}
 	}
 }
@@ -140,7 +140,7 @@ func entryOf(a protocol.Allocation, kind protocol.Kind) (protocol.ReceiptEntry, 
 func (h *Host) Release(ctx context.Context, frontier protocol.Number, except []protocol.Number) (protocol.ReleaseAnswer, error) {
 	generation, _ := h.identity()
 	slices.Sort(except)
-	pause := h.pauses("release", frontier, "")
+	pause := h.pauses("release", generation, frontier, "")
 	for {
 		answer, err := h.client.Release(ctx, generation, protocol.ReleaseRequest{Frontier: frontier, Except: except})
 		if err == nil {
@@ -150,7 +150,7 @@ func (h *Host) Release(ctx context.Context, frontier protocol.Number, except []p
 			return protocol.ReleaseAnswer{}, fmt.Errorf("host: release up to %d: %w", frontier, err)
 		}
 		if waitErr := pause(ctx, err); waitErr != nil {
-			return protocol.ReleaseAnswer{}, &UnknownError{"release", frontier, errors.Join(err, waitErr)}
+			return protocol.ReleaseAnswer{}, &UnknownError{"release", generation, frontier, errors.Join(err, waitErr)}
 		}
 	}
 }

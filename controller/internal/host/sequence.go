@@ -100,10 +100,10 @@ func (h *Host) allocate(ctx context.Context, req protocol.AllocateRequest, inten
 // repeatLocked sends the unsettled request again until it is answered.
 func (h *Host) repeatLocked(ctx context.Context, intent Intent, cause error) (protocol.Allocation, *unsettledRefusal, error) {
 	p := *h.unsettled
-	pause, lost := h.pauses("allocate", p.number, p.request.Purpose), cause
+	pause, lost := h.pauses("allocate", p.generation, p.number, p.request.Purpose), cause
 	for {
 		if err := pause(ctx, lost); err != nil {
-			return protocol.Allocation{}, nil, &UnknownError{"allocate", p.number, errors.Join(cause, err)}
+			return protocol.Allocation{}, nil, &UnknownError{"allocate", p.generation, p.number, errors.Join(cause, err)}
 		}
 		answer, err := h.client.Allocate(ctx, p.generation, p.number, p.request)
 		if err == nil {
@@ -147,7 +147,7 @@ var (
 // agent refuses holds back neither other retirements nor the release of history
 // that it may be waiting for.
 func (h *Host) Retire(ctx context.Context, generation protocol.ID, n protocol.Number, purpose, note string) error {
-	pause, last := h.pauses("retire", n, purpose), error(nil)
+	pause, last := h.pauses("retire", generation, n, purpose), error(nil)
 	for {
 		again, err := h.retireOnce(ctx, generation, n, purpose, note, last)
 		if !again {
@@ -155,7 +155,7 @@ func (h *Host) Retire(ctx context.Context, generation protocol.ID, n protocol.Nu
 		}
 		last = err
 		if waitErr := pause(ctx, err); waitErr != nil {
-			return &UnknownError{"retire", n, errors.Join(err, waitErr)}
+			return &UnknownError{"retire", generation, n, errors.Join(err, waitErr)}
 		}
 	}
 }
@@ -168,7 +168,7 @@ func (h *Host) retireOnce(ctx context.Context, generation protocol.ID, n protoco
 	}
 	if err := h.lock(ctx); err != nil {
 		if last != nil {
-			err = &UnknownError{"retire", n, errors.Join(last, err)}
+			err = &UnknownError{"retire", generation, n, errors.Join(last, err)}
 		}
 		return false, err
 	}
@@ -234,10 +234,10 @@ func (h *Host) lockSettled(ctx context.Context) error {
 			return err
 		}
 		if pause == nil {
-			pause = h.pauses("retire", p.number, p.request.Purpose)
+			pause = h.pauses("retire", p.generation, p.number, p.request.Purpose)
 		}
 		if waitErr := pause(ctx, err); waitErr != nil {
-			return &UnknownError{"retire", p.number, errors.Join(err, waitErr)}
+			return &UnknownError{"retire", p.generation, p.number, errors.Join(err, waitErr)}
 		}
 	}
 }

@@ -167,13 +167,10 @@ func Open(ctx context.Context, config Config) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{config: config, db: db, log: config.Logger, waiters: make(chan struct{}, config.MaxWaiters)}
-	s.store, err = records.Open(ctx, db, files, records.Policy{
+	s.store = records.New(db, files, records.Policy{
 		AttemptLease: config.AttemptLease, HelloTTL: config.HelloTTL, GrantTTL: config.GrantTTL, UploadTTL: config.UploadTTL,
 		MaxReopens: config.MaxReopens, MaxOpenJobs: config.MaxOpenJobs, MaxIdleBytes: config.MaxIdleBytes, MaxEvents: config.MaxEvents,
 	})
-	if err != nil {
-		return nil, errors.Join(err, db.Close())
-	}
 	if err := s.prepare(ctx); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/quittance/quittance/controller/internal/desk"
 	"github.com/quittance/quittance/controller/internal/executor"
 	"github.com/quittance/quittance/controller/internal/failpoint"
+	"github.com/quittance/quittance/controller/internal/host"
 	"github.com/quittance/quittance/controller/internal/journal"
 	"github.com/quittance/quittance/controller/internal/observer"
 	"github.com/quittance/quittance/controller/internal/offering"
@@ -294,7 +295,7 @@ func (l *Lane) retireFirst(job executor.Job, facts map[protocol.Number]protocol.
 			return err
 		}
 		wait := l.Pace.Ceiling(failed)
-		l.Log.Warn("a replacement waits for the first allocation's end", "lane", l.Number, "attempt", job.Journal.Key(), "wait", wait, "error", err)
+		l.Log.Warn("a replacement waits for the first allocation's end", append(host.Fields(err), "lane", l.Number, "attempt", job.Journal.Key(), "wait", wait, "error", err)...)
 		select {
 		case <-ctx.Done():
 			return errors.Join(context.Cause(ctx), err)
@@ -378,7 +379,12 @@ func (l *Lane) pause(c Contexts, j *journal.Attempt, step string, failed int, er
 	}
 	now, wait := time.Now(), l.Pace.Ceiling(failed)
 	again, until := time.After(wait), protocol.TimestampOf(now.Add(wait))
-	notice := []any{"lane", l.Number, "attempt", j.Key(), "state", j.Record().State(), "step", step, "error", err}
+	notice := []any{"lane", l.Number, "attempt", j.Key(), "job", attempt.OriginOf(j.Record()).Job, "reference", j.Reference(), "state", j.Record().State(), "step", step, "error", err}
+	if effect := host.Fields(err); effect != nil {
+		notice = append(effect, notice...)
+	} else {
+		notice = append(provider.Fields(err), notice...)
+	}
 	held := permitsNoRepeat(err)
 	if held {
 		again, until = nil, 0

@@ -20,7 +20,11 @@ type EffectError struct {
 	Err         error
 }
 
-func (e *EffectError) Error() string { return e.Op + " " + e.ID + ": " + e.Err.Error() }
+// Error names operation, container and disposition: whoever reads it in a log
+// must see whether the effect may have happened (I11).
+func (e *EffectError) Error() string {
+	return fmt.Sprintf("%s %s: %s (%s)", e.Op, e.ID, e.Err, e.Disposition)
+}
 
 func (e *EffectError) Unwrap() error { return e.Err }
 

@@ -418,3 +418,18 @@ func TestNoEnvironmentOfTheAgent(t *testing.T) {
 		t.Errorf("%v; the spec holds a variable of this process: %v", err, os.Getenv("QUITTANCE_SECRET") != "")
 	}
 }
+
+// I11: who reads of a failed effect reads what was tried on which container, and
+// whether it may have happened, however deep the failure lies.
+func TestEffectErrorSaysItsDisposition(t *testing.T) {
+	for want, err := range map[string]error{
+		"create q-1: " + ErrExists.Error() + " (refused)":                      refused("create", "q-1", ErrExists),
+		"kill q-2: " + context.DeadlineExceeded.Error() + " (unknown)":         failed("kill", "q-2", context.DeadlineExceeded),
+		"start q-3: " + ErrNotFound.Error() + " (refused)":                     failed("start", "q-3", ErrNotFound),
+		"retire: delete q-4: " + context.Canceled.Error() + " (unknown): then": fmt.Errorf("retire: %w: then", failed("delete", "q-4", context.Canceled)),
+	} {
+		if got := err.Error(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

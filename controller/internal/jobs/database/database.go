@@ -23,6 +23,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"math/rand/v2"
 	"net/url"
 	"strconv"
@@ -331,6 +332,31 @@ func (tx *Tx) Rows(ctx context.Context, each func(scan func(targets ...any) erro
 		return fmt.Errorf("database: %w", err)
 	}
 	return nil
+}
+
+// turnClass is the class of the advisory locks of [Tx.Turn].
+const turnClass = 71263542
+
+// Turn makes numbers grow in the order of commits: on PostgreSQL it waits for the
+// end of every transaction that drew a number under the same key, and draws the
+// next one, above floor. The lock is kept until this transaction ends, and a
+// sequence is not part of any snapshot, so what is drawn after the wait is above
+// what was drawn before it. On SQLite, where one transaction writes at a time, it
+// draws none and returns 0: whoever calls may count by himself.
+func (tx *Tx) Turn(ctx context.Context, key string, floor int64) (int64, error) {
+	if !tx.postgres {
+		return 0, nil
+	}
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(key)) // never fails
+	var drawn int64
+	if _, err := tx.Row(ctx, []any{&drawn}, `WITH turn AS MATERIALIZED (SELECT pg_advisory_xact_lock(?, ?)) SELECT nextval('job_changes') FROM turn`,
+		turnClass, int32(hash.Sum32())); err != nil || drawn > floor {
+		return drawn, err
+	}
+	// An instance of an older version, beside this one, numbers by the clock.
+	_, err := tx.Row(ctx, []any{&drawn}, `SELECT setval('job_changes', ?)`, floor+1)
+	return drawn, err
 }
 
 // Now is the database's clock, in microseconds since the Unix epoch, the same

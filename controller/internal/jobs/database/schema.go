@@ -90,6 +90,20 @@ var schema = []string{
 		PRIMARY KEY (job, idx))`,
 }
 
+// numbering makes the sequence of [Tx.Turn] on PostgreSQL, above every number
+// that stands. It belongs to no version of the schema: older programs pass it by.
+func (tx *Tx) numbering(ctx context.Context) error {
+	if !tx.postgres {
+		return nil
+	}
+	if _, err := tx.Exec(ctx, `CREATE SEQUENCE IF NOT EXISTS job_changes`); err != nil {
+		return err
+	}
+	var set int64
+	_, err := tx.Row(ctx, []any{&set}, `SELECT setval('job_changes', highest) FROM (SELECT COALESCE(MAX(changed), 1) AS highest FROM jobs) stands, job_changes WHERE last_value < highest`)
+	return err
+}
+
 func (db *DB) migrate(ctx context.Context) error {
 	return db.Write(ctx, func(tx *Tx) error {
 		if db.postgres {
@@ -111,7 +125,7 @@ func (db *DB) migrate(ctx context.Context) error {
 			if err != nil || version > schemaVersion {
 				return fmt.Errorf("database: its schema is version %q and this program knows up to %d: run the newer program, or restore a backup made before it", value, schemaVersion)
 			}
-			return nil
+			return tx.numbering(ctx)
 		}
 		bytes := "BLOB"
 		if db.postgres {
@@ -122,8 +136,10 @@ func (db *DB) migrate(ctx context.Context) error {
 				return err
 			}
 		}
-		_, err = tx.Exec(ctx, `INSERT INTO meta (name, value) VALUES ('schema', ?)`, strconv.Itoa(schemaVersion))
-		return err
+		if _, err = tx.Exec(ctx, `INSERT INTO meta (name, value) VALUES ('schema', ?)`, strconv.Itoa(schemaVersion)); err != nil {
+			return err
+		}
+		return tx.numbering(ctx)
 	})
 }
 

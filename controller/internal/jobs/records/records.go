@@ -44,24 +44,12 @@ type Store struct {
 	policy Policy
 	// shift is added to the database's clock, in microseconds; only tests set it.
 	shift   atomic.Int64
-	stamped atomic.Int64 // the highest stamp that was given out or seen
 	changes changes
 }
 
-// Open makes a store on an open database and blob directory, and learns the
-// highest stamp that stands: the clock may have gone back since it was given out.
-func Open(ctx context.Context, db *database.DB, files *blobs.Store, policy Policy) (*Store, error) {
-	s := &Store{db: db, blobs: files, policy: policy}
-	err := s.read(ctx, func(t *transaction) error {
-		var highest int64
-		_, err := t.row([]any{&highest}, `SELECT COALESCE(MAX(changed), 0) FROM jobs`)
-		s.saw(highest)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return s, nil
+// New makes a store on an open database and blob directory.
+func New(db *database.DB, files *blobs.Store, policy Policy) *Store {
+	return &Store{db: db, blobs: files, policy: policy}
 }
 
 // Shift moves the store's clock forward, for tests of leases and expiries.
@@ -185,37 +173,26 @@ func (t *transaction) job(id string) (*job, error) {
 	return j, nil
 }
 
-// stamp orders a change of a job after every change that this process has made
-// or seen, whatever the clock does (I25): who waits for a workspace compares the
-// highest stamp. Instances that share a PostgreSQL learn of each other's stamps
-// when they start and whenever somebody looks at a workspace, and the clock is the
-// database's, which they share. Where that clock goes back while they run, a
-// change made by an instance that has not looked since may get a stamp below
-// another instance's, and who waits for that workspace sees it only with the next
-// change; the job itself is right at once.
-func (t *transaction) stamp(j *job) int64 {
-	for {
-		last := t.store.stamped.Load()
-		next := max(t.now, last+1, j.changed+1)
-		if t.store.stamped.CompareAndSwap(last, next) {
-			return next
-		}
+// stamp orders a change of a job after every change of its workspace that was
+// committed before, whatever the clock does and whichever process made it (I25):
+// who waits for a workspace compares the highest stamp. On PostgreSQL, where
+// transactions run side by side, the database deals the stamps out in the order
+// of commits; on SQLite one transaction writes at a time and sees what stands.
+func (t *transaction) stamp(j *job) (int64, error) {
+	if drawn, err := t.Turn(t.ctx, j.workspace, j.changed); drawn != 0 || err != nil {
+		return drawn, err
 	}
-}
-
-// saw learns of a stamp that stands.
-func (s *Store) saw(stamp int64) {
-	for {
-		last := s.stamped.Load()
-		if last >= stamp || s.stamped.CompareAndSwap(last, stamp) {
-			return
-		}
-	}
+	highest, err := t.workspaceVersion(j.workspace)
+	return max(t.now, highest+1), err
 }
 
 // saveJob writes what operations may change in a job.
 func (t *transaction) saveJob(j *job) error {
-	j.changed = t.stamp(j)
+	changed, err := t.stamp(j)
+	if err != nil {
+		return err
+	}
+	j.changed = changed
 	return t.exec(`UPDATE jobs SET state = ?, version = ?, changed = ?, attempt_limit = ?, attempts_used = ?, reopens = ?,
 		admitted = ?, opened = ?, live = ?, result = ? WHERE job = ?`,
 		j.state, j.version, j.changed, j.limit, j.used, j.reopens, bit(j.admitted), j.opened, j.live, j.result, j.id)

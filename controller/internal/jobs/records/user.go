@@ -146,7 +146,11 @@ func (t *transaction) create(who Principal, create *api.CreateJob, input api.Ide
 		id: api.NewJobID(), workspace: who.Workspace, kind: create.Kind, state: api.JobOpen, created: t.now,
 		createdBy: who.Name, input: input, limit: 1, opened: t.now,
 	}
-	j.changed = t.stamp(j)
+	changed, err := t.stamp(j)
+	if err != nil {
+		return "", err
+	}
+	j.changed = changed
 	if create.Limits != nil && create.Limits.Attempts > 0 {
 		j.limit = create.Limits.Attempts
 	}
@@ -325,7 +329,6 @@ func (s *Store) WorkspaceVersion(ctx context.Context, workspace string) (int64, 
 
 func (t *transaction) workspaceVersion(workspace string) (version int64, err error) {
 	_, err = t.row([]any{&version}, `SELECT COALESCE(MAX(changed), 0) FROM jobs WHERE workspace = ?`, workspace)
-	t.store.saw(version)
 	return version, err
 }
 
