@@ -75,7 +75,7 @@ func newService(t *testing.T) *service {
 		t.Fatal(err)
 	}
 	client, err := New(Config{Origin: origin, Topology: s.Topology(), Signer: signer, UserAgent: "quittance-test",
-		Timeout: 20 * time.Second, FetchTimeout: 20 * time.Second})
+		Timeout: 50 * time.Second, FetchTimeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
