@@ -4,6 +4,7 @@ package engine_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quittance/quittance/protocol"
+	"github.com/quittance/quittance/protocol/hostclient"
 )
 
 // hangs are hooks of a device that do not come back, one for each kind that runs
@@ -106,10 +108,56 @@ func TestHookHangs(t *testing.T) {
 			t.Errorf("%s: devices %s", row.hook, b.Removal.Devices)
 		}
 	}
+	grant := func(n protocol.Number) (nonce protocol.ID) {
+		t.Helper()
+		lab.Eventually("the card is granted", func() (bool, error) {
+			accepted, err := c.gen.Allocate(t.Context(), n, one)
+			if hostclient.IsCode(err, protocol.CodeEngineUnavailable) || hostclient.IsCode(err, protocol.CodeProfileUnavailable) {
+				return false, nil // since the end of agent or engine
+			}
+			if err == nil {
+				nonce = *body[protocol.AcceptedBody](t, accepted.Receipt).Nonce
+			}
+			return err == nil, err
+		})
+		return nonce
+	}
+	// A hook hangs while agent or engine is killed: the next life ends it.
+	n := number(len(hangs))
+	for _, row := range []struct {
+		name   string
+		killed func() error
+		reason protocol.Reason
+	}{
+		{"agent", func() error { lab.Kill(); lab.Start(); return nil }, protocol.ReasonAgentRecovery},
+		{"engine", func() error { return errors.Join(lab.Engine.Kill(), lab.RestartEngine()) }, protocol.ReasonSetupFailed},
+	} {
+		mark := ran(100 + int(n))
+		cards.write(1, fmt.Sprintf("  hooks:\n  - {hookName: createRuntime, path: /bin/sh, args: [sh, -c, %q]}\n", "echo >"+mark+"; setsid sleep 1000"))
+		nonce := grant(n)
+		lab.Eventually("the hook runs", func() (bool, error) {
+			_, err := os.Stat(mark)
+			return err == nil, nil
+		})
+		if err := row.killed(); err != nil {
+			t.Fatal(err)
+		}
+		c.witness()
+		lab.Eventually("the allocation is retired", func() (bool, error) {
+			a, err := c.gen.Get(t.Context(), n, "", 0)
+			return err == nil && a.State == protocol.StateRetired, err
+		})
+		if left := hookProcesses(t, nonce); len(left) != 0 {
+			t.Errorf("%s killed: the card is free and these run: %q", row.name, left)
+		}
+		if a, err := c.gen.Get(t.Context(), n, "", 0); err != nil || *a.Reason != row.reason {
+			t.Errorf("%s killed: %+v, %v", row.name, a, err)
+		}
+		n++
+	}
 	// The cards can be had again; a hook that ends takes none away.
 	cards.write(1, "  hooks:\n  - {hookName: createRuntime, path: /bin/true}\n")
-	n := number(len(hangs))
-	c.allocate(n, "one")
+	grant(n)
 	c.await(n, protocol.StateStarted)
 	c.retire(n)
 	if left := lab.Leftovers(); len(left) != 0 {
