@@ -66,7 +66,7 @@ func newStore(t *testing.T) *store {
 		t.Fatal(err)
 	}
 	s.client, err = provider.New(provider.Config{
-		Origin: s.URL, Topology: "test", Signer: signer, UserAgent: "test", Timeout: 5 * time.Second, FetchTimeout: 5 * time.Second,
+		Origin: s.URL, Topology: "test", Signer: signer, UserAgent: "test", Timeout: 50 * time.Second, FetchTimeout: 50 * time.Second,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -90,9 +90,9 @@ func offer(t *testing.T, change func(*offering.Offering)) *offering.Offering {
 	o := &offering.Offering{
 		Kind: "k", Profile: "p", Adapter: "http",
 		Input:          offering.Input{ContentType: "text/plain", From: offering.FromJob, MaxBytes: 1 << 20},
-		Request:        offering.Request{Method: "POST", Path: "/predict", Timeout: 10 * time.Second},
+		Request:        offering.Request{Method: "POST", Path: "/predict", Timeout: time.Minute},
 		Response:       offering.Response{ContentType: "application/json", MaxBytes: 1000},
-		PrepareTimeout: time.Second,
+		PrepareTimeout: time.Minute,
 	}
 	if change != nil {
 		change(o)
