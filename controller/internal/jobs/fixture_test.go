@@ -129,7 +129,7 @@ type request struct {
 
 func (f *fixture) send(r request, sign *signing.Signer) reply {
 	f.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	var reader io.Reader
 	if r.body != nil {

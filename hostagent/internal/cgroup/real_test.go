@@ -199,7 +199,7 @@ func TestRealFrozenProcessIsStuck(t *testing.T) {
 		t.Errorf("observed %+v, %v, want an unkillable process and where it waits", seen, err)
 	}
 	write("freezer.state", "THAWED")
-	ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if removed, err := g.Remove(ctx); removed != protocol.RemovedByUs || err != nil {
 		t.Errorf("remove once it can die: %q, %v", removed, err)

@@ -204,7 +204,7 @@ func bounded(t *testing.T, d time.Duration) context.Context {
 func (l *life) awaitExit() Exit {
 	l.t.Helper()
 	must(l.t, l.proc.Wait(bounded(l.t, 30*time.Second)))
-	exit, err := shared.engine.Wait(bounded(l.t, 10*time.Second), l.created.Identity)
+	exit, err := shared.engine.Wait(bounded(l.t, time.Minute), l.created.Identity)
 	must(l.t, err)
 	return exit
 }
@@ -296,7 +296,7 @@ func (l *life) cleanup() {
 // dial connects as soon as the worker listens.
 func (l *life) dial(network, address string) io.ReadWriteCloser {
 	l.t.Helper()
-	ctx := bounded(l.t, 10*time.Second)
+	ctx := bounded(l.t, time.Minute)
 	for {
 		socket, err := l.task.Dial(ctx, network, address)
 		if err == nil {
@@ -321,7 +321,7 @@ func (l *life) log() string {
 // awaitLog polls the capture until it holds the text.
 func (l *life) awaitLog(text string) {
 	l.t.Helper()
-	ctx := bounded(l.t, 20*time.Second)
+	ctx := bounded(l.t, time.Minute)
 	for !strings.Contains(l.log(), text) {
 		select {
 		case <-ctx.Done():

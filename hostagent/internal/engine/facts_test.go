@@ -43,7 +43,7 @@ func (l *life) shim() *process.Handle {
 // awaitNoTask polls until the engine says explicitly that there is no task.
 func (l *life) awaitNoTask() {
 	l.t.Helper()
-	ctx := bounded(l.t, 20*time.Second)
+	ctx := bounded(l.t, time.Minute)
 	for {
 		_, err := shared.engine.Task(ctx, l.created.Identity)
 		if errors.Is(err, ErrNoTask) {
@@ -84,7 +84,7 @@ func TestShimKilledWhileRunning(t *testing.T) {
 		waited <- err
 	}()
 	must(t, l.shim().Signal(unix.SIGKILL))
-	must(t, l.proc.Wait(bounded(t, 20*time.Second))) // the engine's cleanup kills the orphan
+	must(t, l.proc.Wait(bounded(t, time.Minute))) // the engine's cleanup kills the orphan
 	if err := <-waited; err == nil {
 		t.Error("Wait returned a status that no shim saw")
 	}
@@ -120,7 +120,7 @@ func TestExitZeroThenShimKilled(t *testing.T) {
 	}
 	must(t, l.shim().Signal(unix.SIGKILL))
 	l.awaitNoTask()
-	if _, err := shared.engine.Wait(bounded(t, 5*time.Second), l.created.Identity); !errors.Is(err, ErrNoTask) {
+	if _, err := shared.engine.Wait(bounded(t, time.Minute), l.created.Identity); !errors.Is(err, ErrNoTask) {
 		t.Errorf("Wait after the shim died: %v, want ErrNoTask", err)
 	}
 	l.finish()
@@ -165,7 +165,7 @@ func TestManyChildrenAreRemoved(t *testing.T) {
 func TestCreatedNeverStarted(t *testing.T) {
 	l := create(t, profileOf("sleep"))
 	must(t, shared.engine.Kill(t.Context(), l.created.Identity, unix.SIGKILL, true))
-	must(t, l.proc.Wait(bounded(t, 10*time.Second)))
+	must(t, l.proc.Wait(bounded(t, time.Minute)))
 	l.awaitExit()
 	l.retire()
 }
@@ -224,7 +224,7 @@ func TestRefusedCreateLeavesNothing(t *testing.T) {
 			if DispositionOf(err) != protocol.Refused || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("create: %v is %s, want refused with %q", err, DispositionOf(err), test.want)
 			}
-			_, err = l.group.Remove(bounded(t, 10*time.Second))
+			_, err = l.group.Remove(bounded(t, time.Minute))
 			must(t, err)
 			l.retired = true
 			l.noneLeft()
@@ -280,7 +280,7 @@ func TestUnixChannel(t *testing.T) {
 		"/proc/self/root/tmp":   channel.ErrAddress,        // a magic link
 		"/tmp/own.sock/further": channel.ErrNotConnectable, // not a directory
 	} {
-		_, err := l.task.Dial(bounded(t, 5*time.Second), "unix", path)
+		_, err := l.task.Dial(bounded(t, time.Minute), "unix", path)
 		if !errors.Is(err, want) {
 			t.Errorf("dial %s: %v, want %v", path, err, want)
 		}
@@ -331,15 +331,15 @@ func TestLogSinkLost(t *testing.T) {
 	h, err := process.Open(id)
 	must(t, err)
 	must(t, h.Signal(unix.SIGKILL))
-	must(t, h.Wait(bounded(t, 5*time.Second)))
+	must(t, h.Wait(bounded(t, time.Minute)))
 	must(t, h.Close())
-	got, err := logsink.AwaitEnd(bounded(t, 5*time.Second), shared.logs, l.nonce)
+	got, err := logsink.AwaitEnd(bounded(t, time.Minute), shared.logs, l.nonce)
 	if err != nil || got != logsink.StatusLost || got.Receipt() != protocol.LogSinkLost {
 		t.Errorf("status %s, %v, want lost", got, err)
 	}
 	must(t, l.proc.Signal(unix.SIGKILL))
 	l.awaitExit()
-	ctx := bounded(t, 20*time.Second)
+	ctx := bounded(t, time.Minute)
 	_, err = shared.engine.DeleteTask(ctx, l.created.Identity)
 	must(t, err)
 	_, err = shared.engine.DeleteContainer(ctx, l.created.Identity)
@@ -421,7 +421,7 @@ func TestImageRemedies(t *testing.T) {
 func TestDaemonAway(t *testing.T) {
 	l := start(t, profileOf("echo", "127.0.0.1:8080"))
 	l.awaitLog("listening")
-	hints := shared.engine.Events(bounded(t, time.Minute))
+	hints := shared.engine.Events(t.Context())
 	awaitHint(t, hints, HintResync)
 	must(t, shared.private.Pause())
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -446,7 +446,7 @@ func TestDaemonAway(t *testing.T) {
 
 // Hints name the container; they are reasons to look, whatever the order.
 func TestHintsOfAKill(t *testing.T) {
-	hints := shared.engine.Events(bounded(t, time.Minute))
+	hints := shared.engine.Events(t.Context())
 	awaitHint(t, hints, HintResync)
 	l := start(t, profileOf("eat", "200"))
 	l.awaitExit()
@@ -482,7 +482,7 @@ func awaitHint(t *testing.T, hints <-chan Hint, kind HintKind) {
 
 func awaitHealth(t *testing.T, available bool) {
 	t.Helper()
-	ctx := bounded(t, 20*time.Second)
+	ctx := bounded(t, time.Minute)
 	for shared.engine.Health().Available != available {
 		select {
 		case <-ctx.Done():

@@ -76,7 +76,7 @@ func TestShimStalledAroundExit(t *testing.T) {
 	must(t, shim.Signal(unix.SIGSTOP))
 	must(t, l.proc.Signal(unix.SIGKILL))
 	must(t, l.proc.Wait(bounded(t, 2*time.Second)))
-	task, err := shared.engine.Task(bounded(t, 10*time.Second), l.created.Identity)
+	task, err := shared.engine.Task(bounded(t, time.Minute), l.created.Identity)
 	if err == nil && task.Exit != nil {
 		t.Errorf("task %+v: nobody saw an exit yet", task)
 	}
@@ -98,9 +98,9 @@ func TestExitWhileDaemonDown(t *testing.T) {
 	awaitHealth(t, false)
 	// Of another process than the first: catatonit forwards it.
 	must(t, l.proc.Signal(unix.SIGTERM))
-	must(t, l.proc.Wait(bounded(t, 10*time.Second)))
+	must(t, l.proc.Wait(bounded(t, time.Minute)))
 	restartDaemon(t)
-	exit, err := shared.engine.Wait(bounded(t, 20*time.Second), l.created.Identity)
+	exit, err := shared.engine.Wait(bounded(t, time.Minute), l.created.Identity)
 	if errors.Is(err, ErrNoTask) {
 		l.finish()
 		return
@@ -139,7 +139,7 @@ func TestDaemonAndShimKilled(t *testing.T) {
 	must(t, shared.private.Kill())
 	awaitHealth(t, false)
 	must(t, shim.Signal(unix.SIGKILL))
-	must(t, shim.Wait(bounded(t, 10*time.Second)))
+	must(t, shim.Wait(bounded(t, time.Minute)))
 	if exited, err := l.proc.Exited(); err != nil || exited {
 		t.Fatalf("exited %v, %v; nothing has touched the worker yet", exited, err)
 	}
@@ -149,7 +149,7 @@ func TestDaemonAndShimKilled(t *testing.T) {
 	restartDaemon(t)
 	l.awaitNoTask()
 	must(t, l.group.Kill())
-	must(t, l.proc.Wait(bounded(t, 10*time.Second)))
+	must(t, l.proc.Wait(bounded(t, time.Minute)))
 	l.finish()
 }
 
@@ -180,7 +180,7 @@ func TestCreateGivenUp(t *testing.T) {
 			}()
 			// Until the record is there, or the create is over, and then a moment.
 			id := ContainerID(l.nonce)
-			deadline := bounded(t, 10*time.Second)
+			deadline := bounded(t, time.Minute)
 			for {
 				if _, err := shared.engine.Inspect(deadline, id); err == nil {
 					break
@@ -235,7 +235,7 @@ func TestCreateExpiredInTheDaemon(t *testing.T) {
 	if err == nil || DispositionOf(err) != protocol.Unknown || !IsUnavailable(err) {
 		t.Errorf("create: %v is %s, want unknown for want of time", err, DispositionOf(err))
 	}
-	ctx := bounded(t, 20*time.Second)
+	ctx := bounded(t, time.Minute)
 	c, err := shared.engine.Inspect(ctx, ContainerID(l.nonce))
 	if err != nil || c.Task == nil || c.Task.State != TaskCreated {
 		t.Errorf("there is %+v, %v; want what landed, untouched", c, err)

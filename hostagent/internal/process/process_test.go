@@ -55,7 +55,7 @@ func TestSignalAndWait(t *testing.T) {
 	if err := h.Signal(unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := h.Wait(ctx); err != nil {
 		t.Fatal(err)
@@ -120,7 +120,7 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 	if err := h.Signal(unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := h.Wait(ctx); err != nil {
 		t.Errorf("wait after a cancelled one: %v", err)
