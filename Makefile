@@ -44,12 +44,12 @@ corpora: ## keep what fuzzing found: a bounded number of inputs to each testdata
 
 .PHONY: engine
 engine: setup ## tests on a private containerd; as root
-	$(LANES) -timeout 15m engine
+	$(LANES) -timeout 60m engine
 
 .PHONY: crash
 crash: setup ## processes killed and disks cut at every step, a sample of the rows; as root
 	@rm -f build/crash/matrix.txt
-	@$(LANES) -timeout 15m crash; status=$$?; \
+	@$(LANES) -timeout 60m crash; status=$$?; \
 	if [ -f build/crash/matrix.txt ]; then cat build/crash/matrix.txt; fi; exit $$status
 
 ROUNDS ?= 1
@@ -61,7 +61,7 @@ crash-all: setup ## the same with every row, ROUNDS (default 1) times each
 
 .PHONY: e2e
 e2e: setup ## whole systems of the real binaries; as root
-	$(LANES) -timeout 15m e2e
+	$(LANES) -timeout 60m e2e
 
 JOBS ?= 1000
 SEED ?= 7
@@ -87,7 +87,7 @@ vm-soak: setup vm-setup ## the same with CUTS (default 30) power cuts, 200 kills
 
 .PHONY: test
 test: setup lint ## unit, engine, crash (a sample) and e2e, with one count at the end; as root
-	$(LANES) -timeout 15m -race unit unit engine crash e2e
+	$(LANES) -timeout 60m -race unit unit engine crash e2e
 
 PARTS ?= test engines packages fuzz soak vm vm-soak
 .PHONY: test-all
@@ -96,7 +96,7 @@ test-all: ## the long form of everything, PARTS chosen, one table at the end; as
 
 .PHONY: lists
 lists: setup ## rewrite the lists of the tests of unit, engine, crash and e2e; as root
-	$(LANES) -timeout 15m -add unit engine crash e2e
+	$(LANES) -timeout 60m -add unit engine crash e2e
 
 .PHONY: demo
 demo: ## real jobs through the whole path on this machine; as root
