@@ -373,10 +373,15 @@ func (p *Process) ended() bool {
 	}
 }
 
-// Log is what the process wrote so far.
+// Log is what the process wrote so far, in whole lines as long as it runs.
 func (p *Process) Log() string {
 	if p.file == "" {
-		return p.log.String()
+		ended := p.ended()
+		text := p.log.String()
+		if !ended {
+			text = text[:strings.LastIndexByte(text, '\n')+1]
+		}
+		return text
 	}
 	text, err := os.ReadFile(p.file)
 	if err != nil {
