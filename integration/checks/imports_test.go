@@ -31,7 +31,7 @@ var arrows = []arrow{
 	{"cmd/internal", []string{"protocol"}, "what mains share knows no daemon"},
 	{"cmd/hostagent", []string{"hostagent", "protocol", "profiles", "cmd/internal"}, "mains are thin"},
 	{"cmd/controller", []string{"controller", "protocol", "profiles", "cmd/internal"}, "mains are thin"},
-	{"cmd/agentctl", []string{"controller/api", "protocol", "profiles"}, "agentctl is a client of both sockets, not a part of either"},
+	{"cmd/agentctl", []string{"cmd/internal/commandline", "controller/api", "protocol", "profiles"}, "agentctl is a client of both sockets, not a part of either"},
 	{"packaging", []string{"cmd", "protocol", "profiles", "integration/ociarchive"},
 		"man pages are made from the commands, and the controller's archive as the workers' are"},
 	{"integration", []string{"protocol", "profiles", "hostagent", "controller", "cmd", "packaging"}, "whole systems are tested from outside"},

@@ -112,26 +112,100 @@ func Read(path string, v any) error {
 	return nil
 }
 
+// maxProblems bounds what is told of one file.
+const maxProblems = 20
+
 // Decode is [Read] for bytes already in memory.
 func Decode(data []byte, v any) error {
-	err := toml.NewDecoder(bytes.NewReader(data)).DisallowUnknownFields().Decode(v)
-	if err == nil {
-		return nil
+	// What is no TOML at all is told first, and alone.
+	if err := toml.Unmarshal(data, new(map[string]any)); err != nil {
+		return refused(err, nil)
 	}
-	if strict, ok := errors.AsType[*toml.StrictMissingError](err); ok {
-		var all []error
-		for _, e := range strict.Errors {
-			all = append(all, unknownKey(&e, reflect.TypeOf(v)))
+	var problems []error
+	target := reflect.ValueOf(v).Elem()
+	before := reflect.New(target.Type()).Elem()
+	before.Set(target)
+	for len(problems) < maxProblems {
+		target.Set(before)
+		err := toml.NewDecoder(bytes.NewReader(data)).DisallowUnknownFields().Decode(v)
+		if strict, ok := errors.AsType[*toml.StrictMissingError](err); ok {
+			for _, e := range strict.Errors {
+				problems = append(problems, unknownKey(&e, target.Type()))
+			}
+			break
 		}
-		return errors.Join(all...)
+		wrong, ok := errors.AsType[*toml.DecodeError](err)
+		if ok && (len(wrong.Key()) > 0 || len(problems) == 0) {
+			problems = append(problems, refused(err, target.Type()))
+		} else if err != nil && len(problems) == 0 {
+			problems = append(problems, refused(err, nil))
+		}
+		if !ok || len(wrong.Key()) == 0 {
+			break
+		}
+		// The decoder stops at the first value that does not fit: look further
+		// without its line.
+		row, _ := wrong.Position()
+		rest, found := withoutLine(data, row)
+		if !found {
+			break
+		}
+		data = rest
 	}
-	if decode, ok := errors.AsType[*toml.DecodeError](err); ok {
-		row, _ := decode.Position()
-		// The library quotes neither key nor value here, so the message is safe
-		// for a log (I37).
-		return fmt.Errorf("line %d: %s: %s", row, strings.Join(decode.Key(), "."), strings.TrimPrefix(decode.Error(), "toml: "))
+	return errors.Join(problems...)
+}
+
+// withoutLine empties a line, counted from 1, unless it is empty.
+func withoutLine(data []byte, row int) ([]byte, bool) {
+	lines := bytes.Split(data, []byte("\n"))
+	if row < 1 || row > len(lines) || len(lines[row-1]) == 0 {
+		return nil, false
 	}
-	return errors.New("is not TOML of this form: " + strings.TrimPrefix(err.Error(), "toml: "))
+	lines[row-1] = nil
+	return bytes.Join(lines, []byte("\n")), true
+}
+
+// refused names line, key and remedy. The library quotes neither key nor value in
+// what is kept of its messages, so they are safe for a log (I37).
+func refused(err error, t reflect.Type) error {
+	text := strings.TrimPrefix(err.Error(), "toml: ")
+	decode, ok := errors.AsType[*toml.DecodeError](err)
+	if !ok {
+		return errors.New("is not TOML of this form: " + text)
+	}
+	row, _ := decode.Position()
+	key := decode.Key()
+	if len(key) == 0 {
+		return fmt.Errorf("line %d: %s", row, text)
+	}
+	if form := wanted(t, key); form != "" && strings.HasPrefix(text, "cannot ") {
+		text = "must be " + form
+	}
+	return fmt.Errorf("line %d: %s: %s", row, strings.Join(key, "."), text)
+}
+
+// wanted is the form of a key's value, for people; "" where that is not known.
+func wanted(t reflect.Type, key []string) string {
+	for _, part := range key {
+		if t == nil {
+			return ""
+		}
+		t = fieldType(t, part)
+	}
+	if t == nil {
+		return ""
+	}
+	switch t.Kind() {
+	case reflect.String:
+		return "a text in quotes"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Int, reflect.Int64:
+		return "a whole number"
+	case reflect.Slice:
+		return "a list, in brackets"
+	}
+	return ""
 }
 
 func unknownKey(e *toml.DecodeError, t reflect.Type) error {

@@ -3,6 +3,7 @@ package tomlfile
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,19 +31,23 @@ func TestDecode(t *testing.T) {
 // I34: a refusal names the key and not the value.
 func TestDecodeRefusals(t *testing.T) {
 	for in, want := range map[string]string{
-		"nam = 'secret'":           `line 1: unknown key "nam"; "name" was probably meant`,
-		"[inner]\ncont = 1":        `line 2: unknown key "inner.cont"; "count" was probably meant`,
-		"zebra = 1":                `line 1: unknown key "zebra"`,
-		"name = 'a'\nname = 'b'":   "name",
-		"bytes = '12 secret'":      "must be a whole number with its unit",
-		"bytes = '-1B'":            "must be a whole number with its unit",
-		"bytes = '+1B'":            "must be a whole number with its unit",
-		"bytes = '99999999999TiB'": "must be a whole number with its unit",
-		"bytes = 12":               "must be a whole number with its unit",
-		"wait = '-1s'":             "must be a duration with its unit",
-		"wait = 'soon secret'":     "must be a duration with its unit",
-		"name = 7":                 "name",
-		"name = ":                  "line 1",
+		"nam = 'secret'":                     `line 1: unknown key "nam"; "name" was probably meant`,
+		"[inner]\ncont = 1":                  `line 2: unknown key "inner.cont"; "count" was probably meant`,
+		"zebra = 1":                          `line 1: unknown key "zebra"`,
+		"name = 'a'\nname = 'b'":             "name",
+		"bytes = '12 secret'":                "must be a whole number with its unit",
+		"bytes = '-1B'":                      "must be a whole number with its unit",
+		"bytes = '+1B'":                      "must be a whole number with its unit",
+		"bytes = '99999999999TiB'":           "must be a whole number with its unit",
+		"bytes = 12":                         "must be a whole number with its unit",
+		"wait = '-1s'":                       "must be a duration with its unit",
+		"wait = 'soon secret'":               "must be a duration with its unit",
+		"name = 7":                           "line 1: name: must be a text in quotes",
+		"inner.count = 'secret'":             "line 1: inner.count: must be a whole number",
+		"inner.count = 99999999999999999999": "line 1",
+		"inner = 'secret'":                   "line 1: inner",
+		"name = ":                            "line 1: ",
+		"name = [\n'secret'":                 "line 2: array",
 	} {
 		var s sample
 		err := Decode([]byte(in), &s)
@@ -56,6 +61,35 @@ func TestDecodeRefusals(t *testing.T) {
 		}
 		if strings.Contains(message, "secret") {
 			t.Errorf("%q: the message shows the value: %q", in, message)
+		}
+	}
+}
+
+// Every value that does not fit is told at once, beside keys that are not known;
+// and each by itself.
+func TestEveryProblemAtOnce(t *testing.T) {
+	s := sample{Name: "before"}
+	err := Decode([]byte("name = 7\nbytes = 'much'\nzebra = 1\nwait = '1s'\n[inner]\ncount = 'x'\n"), &s)
+	var got []string
+	for _, p := range Problems(err) {
+		got = append(got, p.Error())
+	}
+	want := []string{
+		"line 1: name: must be a text in quotes",
+		`line 2: bytes: must be a whole number with its unit, such as "768KiB" (B, KiB, MiB, GiB, TiB)`,
+		"line 6: inner.count: must be a whole number",
+		`line 3: unknown key "zebra"`,
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if s.Name != "before" || s.Wait.Duration != time.Second {
+		t.Errorf("decoded %+v", s)
+	}
+	// A value over several lines leaves no second problem behind.
+	for _, text := range []string{"name = [\n1,\n2\n]\n", "name = 1 # [\n", "name = { a = [\n1 ] }\n"} {
+		if err := Decode([]byte(text), new(sample)); len(Problems(err)) != 1 || !strings.Contains(err.Error(), "must be a text in quotes") {
+			t.Errorf("%q: %v", text, err)
 		}
 	}
 }

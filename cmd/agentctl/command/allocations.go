@@ -12,6 +12,7 @@ import (
 	"github.com/quittance/quittance/cmd/agentctl/internal/exit"
 	"github.com/quittance/quittance/cmd/agentctl/internal/table"
 	"github.com/quittance/quittance/cmd/agentctl/internal/words"
+	"github.com/quittance/quittance/cmd/internal/commandline"
 	"github.com/quittance/quittance/protocol"
 	"github.com/quittance/quittance/protocol/hostclient"
 )
@@ -21,7 +22,7 @@ func (a *app) allocationsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "allocations",
 		Short: "List allocations: those that hold a slot, all unreleased, or the stuck ones",
-		Args:  cobra.NoArgs,
+		Args:  commandline.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			keep := func(x protocol.Allocation) bool {
 				switch {
@@ -114,7 +115,7 @@ func (a *app) inspectCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "inspect NUMBER",
 		Short: "Show one allocation: identity, facts, timeline, log, and what holds it",
-		Args:  cobra.ExactArgs(1),
+		Args:  commandline.Exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, err := number(args[0])
 			if err != nil {
@@ -297,7 +298,7 @@ func (a *app) logsCommand() *cobra.Command {
 		Long: `Writes the kept head and tail of a worker's output. Between them a line on
 standard error says how many bytes were not kept. On a terminal, characters that
 could move its cursor are shown as escapes.`,
-		Args: cobra.ExactArgs(1),
+		Args: commandline.Exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, err := number(args[0])
 			if err != nil {
@@ -346,7 +347,7 @@ func (a *app) retireCommand() *cobra.Command {
 		Short: "Retire an allocation as an operator",
 		Long: `Asks the agent to stop and remove the allocation's container. The reason goes
 into the retirement's receipt. Retiring what already retired changes nothing.`,
-		Args: cobra.ExactArgs(1),
+		Args: commandline.Exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, err := number(args[0])
 			if err != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quittance/quittance/cmd/agentctl/internal/exit"
+	"github.com/quittance/quittance/cmd/internal/commandline"
 	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/protocol"
 	"github.com/quittance/quittance/protocol/hostclient"
@@ -115,7 +116,6 @@ receipts, and submits and follows jobs.
 Exit status: 0 done, 1 error, 2 usage, 3 refused, 4 not found, 5 unavailable,
 6 unknown effect; of jobs watch and jobs submit --wait also 10 failed, 11 kernel
 OOM, 12 cancelled, 13 expired.`,
-		Version:       Version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
@@ -126,7 +126,7 @@ OOM, 12 cancelled, 13 expired.`,
 			return nil
 		},
 	}
-	root.SetVersionTemplate("agentctl {{.Version}}\n")
+	commandline.AddVersion(root, commandline.Version(Version))
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.socket, "socket", or(a.env("QUITTANCE_SOCKET"), DefaultSocket), "the host agent's socket (QUITTANCE_SOCKET)")
 	flags.StringVarP(&a.output, "output", "o", "table", "table for people, json for programs")

@@ -10,6 +10,7 @@ import (
 	"github.com/quittance/quittance/cmd/agentctl/internal/exit"
 	"github.com/quittance/quittance/cmd/agentctl/internal/table"
 	"github.com/quittance/quittance/cmd/agentctl/internal/words"
+	"github.com/quittance/quittance/cmd/internal/commandline"
 	"github.com/quittance/quittance/controller/api/operator"
 	"github.com/quittance/quittance/protocol"
 )
@@ -27,13 +28,13 @@ why no job is taken, while none is.`,
 	attempts.PersistentFlags().StringVar(&socket, "admin-socket", or(a.env("QUITTANCE_ADMIN_SOCKET"), operator.DefaultSocket), "the controller's operators' socket (QUITTANCE_ADMIN_SOCKET)")
 	client := func() *operator.Client { return operator.New(socket) }
 	attempts.AddCommand(&cobra.Command{
-		Use: "list", Short: "List the attempts that are not archived", Args: cobra.NoArgs,
+		Use: "list", Short: "List the attempts that are not archived", Args: commandline.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.listAttempts(cmd.Context(), client()) },
 	}, &cobra.Command{
-		Use: "show KEY", Short: "Show one attempt, what it waits for and what may be decided", Args: cobra.ExactArgs(1),
+		Use: "show KEY", Short: "Show one attempt, what it waits for and what may be decided", Args: commandline.Exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.showAttempt(cmd.Context(), client(), args[0]) },
 	}, &cobra.Command{
-		Use: "export KEY", Short: "Print the whole record in its canonical form; it holds job input and result", Args: cobra.ExactArgs(1),
+		Use: "export KEY", Short: "Print the whole record in its canonical form; it holds job input and result", Args: commandline.Exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			record, err := client().Record(cmd.Context(), args[0])
 			if err != nil {
@@ -165,7 +166,7 @@ func (a *app) resumeCommand(client func() *operator.Client) *cobra.Command {
 		Long: `Takes the step that an attempt waits to repeat up at once. An attempt that was
 entered before a restart and whose offering says hold ends as interrupted; nothing
 runs again. What is lost is said first; --yes does it.`,
-		Args: cobra.ExactArgs(1),
+		Args: commandline.Exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c := client()
 			if err := a.announce(cmd.Context(), c, args[0], "resume", yes); err != nil {
@@ -189,7 +190,7 @@ func (a *app) resolveCommand(client func() *operator.Client) *cobra.Command {
 its lane. Nothing is sent and nothing runs. --reference is the service's identity
 of the attempt as show prints it, typed again so that it is the right one. What
 is lost is said first; --yes does it.`,
-		Args: cobra.ExactArgs(1),
+		Args: commandline.Exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := r.Validate(); err != nil {
 				return exit.With(exit.Usage, err)

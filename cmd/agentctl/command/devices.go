@@ -10,6 +10,7 @@ import (
 
 	"github.com/quittance/quittance/cmd/agentctl/internal/exit"
 	"github.com/quittance/quittance/cmd/agentctl/internal/table"
+	"github.com/quittance/quittance/cmd/internal/commandline"
 	"github.com/quittance/quittance/protocol"
 )
 
@@ -94,7 +95,7 @@ allocations hold. A device with several names is listed once. It is held from
 the accepted to the retired receipt of an allocation; one that is stuck keeps its
 devices in quarantine. What the specs define and the host lacks is not listed:
 hostagent doctor says what is wrong with it.`,
-		Args: cobra.NoArgs,
+		Args: commandline.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.showDevices(cmd.Context()) },
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/quittance/quittance/cmd/agentctl/internal/checkup"
 	"github.com/quittance/quittance/cmd/agentctl/internal/exit"
 	"github.com/quittance/quittance/cmd/agentctl/internal/table"
+	"github.com/quittance/quittance/cmd/internal/commandline"
 	"github.com/quittance/quittance/protocol"
 )
 
@@ -33,7 +34,7 @@ doctor, which needs root: state directory, ledger, disk, users, init, clock,
 cgroups, engine, profiles, and leftovers that belong to no allocation.
 
 Exit status: 0 no check failed (warnings do not count), 1 one did.`,
-		Args: cobra.NoArgs,
+		Args: commandline.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.doctor(cmd.Context(), program, config) },
 	}
 	cmd.Flags().StringVar(&program, "hostagent", "hostagent", "the hostagent program")

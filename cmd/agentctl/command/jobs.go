@@ -14,6 +14,7 @@ import (
 	"github.com/quittance/quittance/cmd/agentctl/internal/jobclient"
 	"github.com/quittance/quittance/cmd/agentctl/internal/table"
 	"github.com/quittance/quittance/cmd/agentctl/internal/words"
+	"github.com/quittance/quittance/cmd/internal/commandline"
 	"github.com/quittance/quittance/controller/api"
 )
 
@@ -59,7 +60,7 @@ func jobID(text string) (string, error) {
 // onJob is a command on one job.
 func (a *app) onJob(use, short string, do func(ctx context.Context, client *jobclient.Client, job string) error) *cobra.Command {
 	return &cobra.Command{
-		Use: use + " JOB", Short: short, Args: cobra.ExactArgs(1),
+		Use: use + " JOB", Short: short, Args: commandline.Exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			job, err := jobID(args[0])
 			if err != nil {
@@ -79,7 +80,7 @@ func (a *app) listCommand() *cobra.Command {
 	var state string
 	var limit int
 	cmd := &cobra.Command{
-		Use: "list", Short: "List jobs, newest first", Args: cobra.NoArgs,
+		Use: "list", Short: "List jobs, newest first", Args: commandline.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			filter.State = api.JobState(state)
 			if limit < 1 {

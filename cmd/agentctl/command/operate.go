@@ -10,6 +10,7 @@ import (
 
 	"github.com/quittance/quittance/cmd/agentctl/internal/exit"
 	"github.com/quittance/quittance/cmd/agentctl/internal/table"
+	"github.com/quittance/quittance/cmd/internal/commandline"
 	"github.com/quittance/quittance/protocol"
 	"github.com/quittance/quittance/protocol/hostclient"
 )
@@ -22,7 +23,7 @@ func (a *app) drainCommand() *cobra.Command {
 		Long: `Tells the agent to refuse new allocations; those that exist go on and end as
 usual. It stays so over restarts until agentctl undrain. With --wait it shows how
 many are left until none is; draining a draining agent changes nothing.`,
-		Args: cobra.NoArgs,
+		Args: commandline.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if wait < 0 {
 				return exit.With(exit.Usage, errors.New("--wait must not be negative"))
@@ -102,7 +103,7 @@ func (a *app) undrainCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "undrain",
 		Short: "Accept new allocations again",
-		Args:  cobra.NoArgs,
+		Args:  commandline.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, generation, err := a.host(cmd.Context())
 			if err != nil {
@@ -134,12 +135,12 @@ func (a *app) ownerCommand() *cobra.Command {
 		Short: "Show or change the controller that the host agent obeys",
 		Long: `A generation obeys one owner: the controller whose attempt store has this id. The
 first accepted allocation binds it; only an operator changes it.`,
-		Args: cobra.NoArgs,
+		Args: commandline.Exactly(0),
 	}
 	owner.AddCommand(&cobra.Command{
 		Use:   "show",
 		Short: "Show the owner and when it was heard",
-		Args:  cobra.NoArgs,
+		Args:  commandline.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			host, _, err := a.host(cmd.Context())
 			if err != nil {
@@ -166,7 +167,7 @@ func (a *app) setOwnerCommand() *cobra.Command {
 store show prints it. The new owner may act on every allocation of the
 generation; the old one may act on none any more, so stop it first. --from names
 the present owner, or none: the change is refused where another one is in place.`,
-		Args: cobra.ExactArgs(1),
+		Args: commandline.Exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			to := protocol.ID(args[0])
 			if !to.Valid() {

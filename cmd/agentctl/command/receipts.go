@@ -12,6 +12,7 @@ import (
 	"github.com/quittance/quittance/cmd/agentctl/internal/exit"
 	"github.com/quittance/quittance/cmd/agentctl/internal/table"
 	"github.com/quittance/quittance/cmd/agentctl/internal/words"
+	"github.com/quittance/quittance/cmd/internal/commandline"
 	"github.com/quittance/quittance/protocol"
 	"github.com/quittance/quittance/protocol/hostclient"
 )
@@ -29,7 +30,7 @@ func (a *app) receiptsCommand() *cobra.Command {
 the given index. With --raw (or -o json) each line is exactly the signed bytes of
 one receipt. With FILE (- reads standard input), lists receipts that --raw saved,
 without asking the agent and without verifying them: see verify.`,
-		Args: cobra.MaximumNArgs(1),
+		Args: commandline.AtMost(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				if follow || cmd.Flags().Changed("after") {
@@ -216,7 +217,7 @@ func (a *app) historyCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "history",
 		Short: "Show what is consumed and unreleased, and what blocks its release",
-		Args:  cobra.NoArgs,
+		Args:  commandline.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			h, err := a.readHistory(cmd.Context())
 			if err != nil {
@@ -270,7 +271,7 @@ func (a *app) releaseStatusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "release-status",
 		Short: "Show the released frontier and how far it could move now",
-		Args:  cobra.NoArgs,
+		Args:  commandline.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			h, err := a.readHistory(cmd.Context())
 			if err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/quittance/quittance/cmd/agentctl/internal/exit"
 	"github.com/quittance/quittance/cmd/agentctl/internal/table"
 	"github.com/quittance/quittance/cmd/agentctl/internal/words"
+	"github.com/quittance/quittance/cmd/internal/commandline"
 	"github.com/quittance/quittance/protocol"
 )
 
@@ -18,7 +19,7 @@ func (a *app) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the host agent on one screen",
-		Args:  cobra.NoArgs,
+		Args:  commandline.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.watch(cmd.Context(), again, a.showStatus)
 		},
@@ -116,7 +117,7 @@ func (a *app) profilesCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "profiles",
 		Short: "List the profiles, and why one is unavailable",
-		Args:  cobra.NoArgs,
+		Args:  commandline.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, generation, err := a.host(cmd.Context())
 			if err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/quittance/quittance/cmd/agentctl/internal/jobclient"
 	"github.com/quittance/quittance/cmd/agentctl/internal/table"
 	"github.com/quittance/quittance/cmd/agentctl/internal/words"
+	"github.com/quittance/quittance/cmd/internal/commandline"
 	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/protocol"
 )
@@ -50,7 +51,7 @@ ends and exits with its verdict.
 
 The request is named by an operation id: repeated with the same --operation-id it
 never makes a second job.`,
-		Args: cobra.MinimumNArgs(1),
+		Args: commandline.AtLeast(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s.kind, s.files = args[0], args[1:]
 			client, err := a.jobs()

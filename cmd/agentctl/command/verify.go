@@ -14,6 +14,7 @@ import (
 	"github.com/quittance/quittance/cmd/agentctl/internal/audit"
 	"github.com/quittance/quittance/cmd/agentctl/internal/exit"
 	"github.com/quittance/quittance/cmd/agentctl/internal/table"
+	"github.com/quittance/quittance/cmd/internal/commandline"
 	"github.com/quittance/quittance/controller/api"
 	"github.com/quittance/quittance/protocol"
 	"github.com/quittance/quittance/protocol/hostclient"
@@ -65,7 +66,7 @@ released can still be shown to be those of its log.
 wrote them (host.key.pub) and as you got them by a way that you trust. Without it
 the receipts are verified against the key that they came with, which proves that
 they belong together and not whose they are: that is reported as announced.`,
-		Args: cobra.MaximumNArgs(1),
+		Args: commandline.AtMost(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			keys, err := readKeys(keyFile)
 			if err != nil {

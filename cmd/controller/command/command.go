@@ -56,7 +56,7 @@ func New() *cobra.Command {
 			"lanes, and sees containers only through the host agent's signed receipts.\n\n"+
 			"What opens the state directory is run as its owner, and refused to root:\n"+
 			"runuser -u quittance-controller -- controller COMMAND\n\n"+
-			"Exit status: 0 done, 1 failed, 2 usage, which the wrong user is too.")
+			"Exit status: 0 done, 1 failed, 2 usage, which the wrong user is too.", version())
 	file := root.PersistentFlags().String("config", controller.DefaultConfigFile, "configuration file")
 	for _, k := range controller.ConfigKeys() {
 		root.PersistentFlags().String(k.Flag(), "", k.Doc+" (default "+k.Default()+")")
@@ -85,7 +85,7 @@ func New() *cobra.Command {
 		run(open, "api", "Run the job service alone until SIGTERM", controller.API),
 		work(open),
 		tokenCommand(open), providerCommand(open), hostkeyCommand(open), storeCommand(open),
-		configCommand(load), drainCommand(load), versionCommand(),
+		configCommand(load), drainCommand(load),
 	)
 	return root
 }
@@ -206,6 +206,9 @@ func tokenCommand(load loader) *cobra.Command {
 	create := &cobra.Command{
 		Use: "create", Short: "Make a token and print it once; only its hash is stored", Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if spec.Principal == "" {
+				return commandline.Usage(errors.New("--principal must say who uses the token"))
+			}
 			c, err := load(cmd)
 			if err != nil {
 				return err
@@ -219,7 +222,7 @@ func tokenCommand(load loader) *cobra.Command {
 		},
 	}
 	create.Flags().StringVar(&spec.Workspace, "workspace", "default", "workspace that the token belongs to")
-	create.Flags().StringVar(&spec.Principal, "principal", "", "who uses it; shown as created_by")
+	create.Flags().StringVar(&spec.Principal, "principal", "", "who uses it; shown as created_by (required)")
 	create.Flags().StringVar(&spec.Role, "role", "submitter", "reader, submitter or admin")
 	create.Flags().DurationVar(&spec.RetryWindow, "retry-window", 0, "for clients that cannot keep an operation id; 0: off")
 	token.AddCommand(create)
@@ -443,14 +446,4 @@ func argument(cmd *cobra.Command, arg string) (string, error) {
 		err = fmt.Errorf("standard input is longer than %d bytes", maxArgument)
 	}
 	return string(data), err
-}
-
-func versionCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "version", Short: "Print the version", Args: exactly(0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			fmt.Fprintln(cmd.OutOrStdout(), "controller "+version())
-			return nil
-		},
-	}
 }

@@ -72,7 +72,7 @@ func New() *cobra.Command {
 			"containers that an administrator described in profiles, and publishes what it did as durable,\n"+
 			"signed receipts over a private Unix socket.\n\n"+
 			"Exit status: 0 done, 1 failed and may succeed later, 2 usage, 78 a restart cannot mend it\n"+
-			"(configuration, ledger, host key).")
+			"(configuration, ledger, host key).", version())
 	file := root.PersistentFlags().String("config", hostagent.DefaultConfigFile, "configuration file")
 	defaults := hostagent.DefaultConfig()
 	for _, k := range hostagent.ConfigKeys() {
@@ -90,7 +90,7 @@ func New() *cobra.Command {
 		})
 	}
 	root.AddCommand(runCommand(load), initCommand(load), configCommand(load), imageCommand(load), ledgerCommand(load), leftoversCommand(load), doctorCommand(load),
-		containerCommand(), logSinkCommand(), versionCommand())
+		containerCommand(), logSinkCommand())
 	return root
 }
 
@@ -274,16 +274,6 @@ func logSinkCommand() *cobra.Command {
 		Use: hostagent.LogSinkVerb + " ARGUMENT", Short: "Keep a container's output; started by the engine's shim", Hidden: true, Args: exactly(1),
 		RunE: func(*cobra.Command, []string) error {
 			return errors.New("log-sink is started by the engine's shim, with its argument alone") // Main runs it
-		},
-	}
-}
-
-func versionCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "version", Short: "Print the version", Args: exactly(0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			fmt.Fprintln(cmd.OutOrStdout(), "hostagent "+version())
-			return nil
 		},
 	}
 }

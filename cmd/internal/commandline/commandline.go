@@ -7,6 +7,7 @@ package commandline
 
 import (
 	"errors"
+	"fmt"
 	"runtime/debug"
 	"strings"
 
@@ -51,12 +52,27 @@ func IsUsage(err error) bool {
 	return usage || err != nil && strings.HasPrefix(err.Error(), "unknown command")
 }
 
-// Root makes a program's root command: errors are printed by the caller, and
-// flags that cannot be understood are usage errors.
-func Root(use, short, long string) *cobra.Command {
+// Root makes a program's root command, which knows its version: errors are
+// printed by the caller, and flags that cannot be understood are usage errors.
+func Root(use, short, long, version string) *cobra.Command {
 	root := &cobra.Command{Use: use, Short: short, Long: long, SilenceErrors: true, SilenceUsage: true}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return Usage(err) })
+	AddVersion(root, version)
 	return root
+}
+
+// AddVersion gives a root command the flag --version and the command version,
+// which say the same.
+func AddVersion(root *cobra.Command, version string) {
+	root.Version = version
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
+	root.AddCommand(&cobra.Command{
+		Use: "version", Short: "Print the version", Args: Exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), root.Name()+" "+version)
+			return err
+		},
+	})
 }
 
 // Exactly is cobra.ExactArgs as a usage error.
@@ -65,10 +81,14 @@ func Exactly(n int) cobra.PositionalArgs { return checked(cobra.ExactArgs(n)) }
 // AtMost is cobra.MaximumNArgs as a usage error.
 func AtMost(n int) cobra.PositionalArgs { return checked(cobra.MaximumNArgs(n)) }
 
+// AtLeast is cobra.MinimumNArgs as a usage error.
+func AtLeast(n int) cobra.PositionalArgs { return checked(cobra.MinimumNArgs(n)) }
+
+// checked says of a wrong number of arguments which are wanted.
 func checked(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
-			return Usage(err)
+			return Usage(fmt.Errorf("%d arguments are given; the form is: %s", len(args), cmd.UseLine()))
 		}
 		return nil
 	}

@@ -1,9 +1,11 @@
 package commandline
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -11,7 +13,7 @@ import (
 
 func TestUsageIsToldFromFailure(t *testing.T) {
 	failed := errors.New("failed")
-	root := Root("x", "", "")
+	root := Root("x", "", "", "1.2.3")
 	root.PersistentFlags().String("some-key", "", "")
 	root.AddCommand(&cobra.Command{Use: "do", Args: Exactly(1), RunE: func(*cobra.Command, []string) error { return failed }},
 		&cobra.Command{Use: "try", Args: AtMost(1), RunE: func(*cobra.Command, []string) error { return nil }})
@@ -33,7 +35,7 @@ func TestUsageIsToldFromFailure(t *testing.T) {
 }
 
 func TestGiven(t *testing.T) {
-	root := Root("x", "", "")
+	root := Root("x", "", "", "1.2.3")
 	root.PersistentFlags().String("one", "default", "")
 	root.PersistentFlags().String("two", "default", "")
 	var got map[string]string
@@ -47,7 +49,33 @@ func TestGiven(t *testing.T) {
 	}
 }
 
+// A wrong number of arguments is answered with those that are wanted.
+func TestArgumentsAreNamed(t *testing.T) {
+	root := Root("x", "", "", "1.2.3")
+	do := func(*cobra.Command, []string) error { return nil }
+	root.AddCommand(&cobra.Command{Use: "one THING", Args: Exactly(1), RunE: do}, &cobra.Command{Use: "some THING ...", Args: AtLeast(1), RunE: do},
+		&cobra.Command{Use: "most [THING]", Args: AtMost(1), RunE: do})
+	for line, want := range map[string]string{
+		"one": "0 arguments are given; the form is: x one THING [flags]", "one a b": "2 arguments are given; the form is: x one THING [flags]",
+		"some": "0 arguments are given; the form is: x some THING ... [flags]", "most a b": "2 arguments are given; the form is: x most [THING] [flags]",
+	} {
+		root.SetArgs(strings.Fields(line))
+		if err := root.Execute(); !IsUsage(err) || err.Error() != want {
+			t.Errorf("%s: %v, want %q", line, err, want)
+		}
+	}
+}
+
 func TestVersion(t *testing.T) {
+	for _, line := range []string{"version", "--version"} {
+		var out bytes.Buffer
+		root := Root("x", "", "", "1.2.3")
+		root.SetOut(&out)
+		root.SetArgs([]string{line})
+		if err := root.Execute(); err != nil || out.String() != "x 1.2.3\n" {
+			t.Errorf("%s: %v, %q", line, err, out.String())
+		}
+	}
 	if got := Version("1.2.3"); got != "1.2.3" {
 		t.Errorf("a version that the linker set became %q", got)
 	}
