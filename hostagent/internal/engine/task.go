@@ -13,8 +13,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// List returns every container of our namespace that carries our labels, with
-// its task. Others in the namespace are not ours and are left out.
+// List returns every container of our namespace that carries our labels, without
+// its task: that is a question to each one's shim, and one that hangs must not
+// hold the others up. Others in the namespace are not ours and are left out.
 func (e *Engine) List(ctx context.Context) ([]Container, error) {
 	call, cancel := e.call(ctx, e.o.Deadlines.Read)
 	defer cancel()
@@ -24,18 +25,9 @@ func (e *Engine) List(ctx context.Context) ([]Container, error) {
 	}
 	var out []Container
 	for _, record := range records {
-		c, ok := containerOf(record)
-		if !ok {
-			continue
+		if c, ok := containerOf(record); ok {
+			out = append(out, c)
 		}
-		task, err := e.task(call, record.ID)
-		switch {
-		case err == nil:
-			c.Task = &task
-		case !errors.Is(err, ErrNoTask):
-			return nil, fmt.Errorf("engine: list: %w", err)
-		}
-		out = append(out, c)
 	}
 	return out, nil
 }

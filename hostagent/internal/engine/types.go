@@ -100,7 +100,7 @@ type Container struct {
 	ImageDigest   protocol.Digest
 	SpecDigest    protocol.Digest
 	Hooks         bool  // its spec has hooks, whose processes are outside of its cgroup
-	Task          *Task // null: no task
+	Task          *Task // nil: no task, or not asked for
 }
 
 // Receipt is the container as receipts name it.
