@@ -43,9 +43,6 @@ func Main(args []string) int {
 	return 1
 }
 
-// exactly is cobra.ExactArgs with the usage exit code.
-func exactly(n int) cobra.PositionalArgs { return commandline.Exactly(n) }
-
 // loader puts the configuration together.
 type loader func(*cobra.Command) (controller.Config, error)
 
@@ -92,7 +89,7 @@ func New() *cobra.Command {
 
 func run(load loader, use, short string, mode controller.Mode) *cobra.Command {
 	return &cobra.Command{
-		Use: use, Short: short, Args: exactly(0),
+		Use: use, Short: short, Args: commandline.Exactly(0),
 		Long: short + ".\n\nThe first SIGTERM takes nothing new and lets running attempts finish within\nlanes.stop_timeout; a second one stops them at once.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := load(cmd)
@@ -176,7 +173,7 @@ func configCommand(load loader) *cobra.Command {
 	config := &cobra.Command{Use: "config", Short: "Look at the configuration"}
 	mode := string(controller.Serve)
 	check := &cobra.Command{
-		Use: "check", Short: "Print the effective configuration, and every problem at once", Args: exactly(0),
+		Use: "check", Short: "Print the effective configuration, and every problem at once", Args: commandline.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch controller.Mode(mode) {
 			case controller.Serve, controller.API, controller.Work:
@@ -191,7 +188,7 @@ func configCommand(load loader) *cobra.Command {
 	}
 	check.Flags().StringVar(&mode, "mode", mode, "serve, api or work")
 	config.AddCommand(check, &cobra.Command{
-		Use: "example", Short: "Print the documented example file", Args: exactly(0),
+		Use: "example", Short: "Print the documented example file", Args: commandline.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			fmt.Fprint(cmd.OutOrStdout(), controller.ExampleConfig())
 			return nil
@@ -204,7 +201,7 @@ func tokenCommand(load loader) *cobra.Command {
 	token := &cobra.Command{Use: "token", Short: "Bearer tokens of the job service's users"}
 	spec := controller.TokenSpec{}
 	create := &cobra.Command{
-		Use: "create", Short: "Make a token and print it once; only its hash is stored", Args: exactly(0),
+		Use: "create", Short: "Make a token and print it once; only its hash is stored", Args: commandline.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if spec.Principal == "" {
 				return commandline.Usage(errors.New("--principal must say who uses the token"))
@@ -232,7 +229,7 @@ func tokenCommand(load loader) *cobra.Command {
 func providerCommand(load loader) *cobra.Command {
 	provider := &cobra.Command{Use: "provider", Short: "Nodes that may take jobs"}
 	provider.AddCommand(&cobra.Command{
-		Use: "add LINE", Short: "Register a node's public key: \"ssh-ed25519 KEY NAME\", or - for standard input", Args: exactly(1),
+		Use: "add LINE", Short: "Register a node's public key: \"ssh-ed25519 KEY NAME\", or - for standard input", Args: commandline.Exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := load(cmd)
 			if err != nil {
@@ -245,7 +242,7 @@ func providerCommand(load loader) *cobra.Command {
 			return controller.AddProvider(cmd.Context(), c, line)
 		},
 	}, &cobra.Command{
-		Use: "key", Short: "Print this node's own line for provider add; the key is made where there is none", Args: exactly(0),
+		Use: "key", Short: "Print this node's own line for provider add; the key is made where there is none", Args: commandline.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := load(cmd)
 			if err != nil {
@@ -259,7 +256,7 @@ func providerCommand(load loader) *cobra.Command {
 			return nil
 		},
 	}, &cobra.Command{
-		Use: "handover PROVIDER STORE", Short: "Give a node's identity to another attempt store and fail what the old one runs", Args: exactly(2),
+		Use: "handover PROVIDER STORE", Short: "Give a node's identity to another attempt store and fail what the old one runs", Args: commandline.Exactly(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := load(cmd)
 			if err != nil {
@@ -279,7 +276,7 @@ func providerCommand(load loader) *cobra.Command {
 func hostkeyCommand(load loader) *cobra.Command {
 	hostkey := &cobra.Command{Use: "hostkey", Short: "Host keys under which receipts count as verified"}
 	hostkey.AddCommand(&cobra.Command{
-		Use: "add KEY", Short: "Register a host's verifier key as `hostagent init` printed it, or - for standard input", Args: exactly(1),
+		Use: "add KEY", Short: "Register a host's verifier key as `hostagent init` printed it, or - for standard input", Args: commandline.Exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := load(cmd)
 			if err != nil {
@@ -303,7 +300,7 @@ func hostkeyCommand(load loader) *cobra.Command {
 func storeCommand(load loader) *cobra.Command {
 	attempts := &cobra.Command{Use: "store", Short: "The attempt store of a controller that is stopped"}
 	attempts.AddCommand(&cobra.Command{
-		Use: "check", Short: "Read every record and report damage; nothing is changed", Args: exactly(0),
+		Use: "check", Short: "Read every record and report damage; nothing is changed", Args: commandline.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := load(cmd)
 			if err != nil {
@@ -320,7 +317,7 @@ func storeCommand(load loader) *cobra.Command {
 			return nil
 		},
 	}, &cobra.Command{
-		Use: "show KEY", Short: "Print one record in its canonical form; it holds job input and results", Args: exactly(1),
+		Use: "show KEY", Short: "Print one record in its canonical form; it holds job input and results", Args: commandline.Exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := load(cmd)
 			if err != nil {
@@ -335,7 +332,7 @@ func storeCommand(load loader) *cobra.Command {
 		},
 	})
 	attempts.AddCommand(&cobra.Command{
-		Use: "export", Short: "Print every record in its canonical form, one a line; they hold job input and results", Args: exactly(0),
+		Use: "export", Short: "Print every record in its canonical form, one a line; they hold job input and results", Args: commandline.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := load(cmd)
 			if err != nil {
@@ -347,7 +344,7 @@ func storeCommand(load loader) *cobra.Command {
 	})
 	var reference, note string
 	resolve := &cobra.Command{
-		Use: "resolve KEY", Short: "Decide about an attempt that holds its lane; says what is lost by it", Args: exactly(1),
+		Use: "resolve KEY", Short: "Decide about an attempt that holds its lane; says what is lost by it", Args: commandline.Exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := load(cmd)
 			if err != nil {
@@ -365,7 +362,7 @@ func storeCommand(load loader) *cobra.Command {
 	resolve.Flags().StringVar(&note, "note", "", "why, for the record")
 	var aside, mode string
 	rotate := &cobra.Command{
-		Use: "rotate", Short: "Put the store aside and begin an empty one for a changed scope", Args: exactly(0),
+		Use: "rotate", Short: "Put the store aside and begin an empty one for a changed scope", Args: commandline.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if aside == "" {
 				return commandline.Usage(errors.New("--aside is required: where the old store goes"))
@@ -392,7 +389,7 @@ var errNotConfirmed = errors.New("nothing was done: repeat it with --yes")
 func forgetCommand(load loader) *cobra.Command {
 	var yes bool
 	forget := &cobra.Command{
-		Use: "forget GENERATION", Short: "Go on with an older copy of the store; says what is lost by it", Args: exactly(1),
+		Use: "forget GENERATION", Short: "Go on with an older copy of the store; says what is lost by it", Args: commandline.Exactly(1),
 		Long: "Forget what the store saw of a host generation's receipts.\n\nThe controller refuses to work with an older copy of its store: the agent has since\nreleased history that the copy knows nothing of. Put the newest copy back. Where it is\nlost, this is the way on. What is lost is said first; --yes does it.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := load(cmd)
@@ -416,7 +413,7 @@ func forgetCommand(load loader) *cobra.Command {
 
 func drainCommand(load loader) *cobra.Command {
 	return &cobra.Command{
-		Use: "drain", Short: "Make the running controller take nothing new", Args: exactly(0),
+		Use: "drain", Short: "Make the running controller take nothing new", Args: commandline.Exactly(0),
 		Long: "Make the running controller take nothing new.\n\nWhat runs may finish within lanes.stop_timeout. The process stays, and its job\nservice goes on, until it is stopped; a start takes jobs again.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := load(cmd)

@@ -98,12 +98,9 @@ func flagName(key string) string { return strings.ReplaceAll(key, "_", "-") }
 
 type loader func(*cobra.Command) (hostagent.Config, error)
 
-// exactly is cobra.ExactArgs with the usage exit code.
-func exactly(n int) cobra.PositionalArgs { return commandline.Exactly(n) }
-
 func runCommand(load loader) *cobra.Command {
 	return &cobra.Command{
-		Use: "run", Short: "Run the agent until SIGTERM; SIGHUP reads the profiles again", Args: exactly(0),
+		Use: "run", Short: "Run the agent until SIGTERM; SIGHUP reads the profiles again", Args: commandline.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := load(cmd)
 			if err != nil {
@@ -171,7 +168,7 @@ func forward(ctx context.Context, hangups <-chan os.Signal, reload chan<- struct
 
 func initCommand(load loader) *cobra.Command {
 	return &cobra.Command{
-		Use: "init", Short: "Make a new generation: ledger, host key and genesis receipt", Args: exactly(0),
+		Use: "init", Short: "Make a new generation: ledger, host key and genesis receipt", Args: commandline.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := load(cmd)
 			if err != nil {
@@ -190,7 +187,7 @@ func initCommand(load loader) *cobra.Command {
 func configCommand(load loader) *cobra.Command {
 	config := &cobra.Command{Use: "config", Short: "Look at the configuration"}
 	config.AddCommand(&cobra.Command{
-		Use: "check", Short: "Print the effective configuration, and every problem at once", Args: exactly(0),
+		Use: "check", Short: "Print the effective configuration, and every problem at once", Args: commandline.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := load(cmd)
 			fmt.Fprint(cmd.OutOrStdout(), c.String())
@@ -204,7 +201,7 @@ func configCommand(load loader) *cobra.Command {
 			return err
 		},
 	}, &cobra.Command{
-		Use: "example", Short: "Print the documented example file", Args: exactly(0),
+		Use: "example", Short: "Print the documented example file", Args: commandline.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			fmt.Fprint(cmd.OutOrStdout(), hostagent.ExampleConfig())
 			return nil
@@ -216,7 +213,7 @@ func configCommand(load loader) *cobra.Command {
 func imageCommand(load loader) *cobra.Command {
 	image := &cobra.Command{Use: "image", Short: "Bring images into the engine"}
 	image.AddCommand(&cobra.Command{
-		Use: "import FILE", Short: "Load an OCI archive and print what a profile pins", Args: exactly(1),
+		Use: "import FILE", Short: "Load an OCI archive and print what a profile pins", Args: commandline.Exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := load(cmd)
 			if err != nil {
@@ -231,7 +228,7 @@ func imageCommand(load loader) *cobra.Command {
 			return err
 		},
 	}, &cobra.Command{
-		Use: "pull REF", Short: "Fetch an image from a registry and print what a profile pins", Args: exactly(1),
+		Use: "pull REF", Short: "Fetch an image from a registry and print what a profile pins", Args: commandline.Exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := load(cmd)
 			if err != nil {
@@ -252,7 +249,7 @@ func imageCommand(load loader) *cobra.Command {
 
 func leftoversCommand(load loader) *cobra.Command {
 	return &cobra.Command{
-		Use: "leftovers", Short: "List everything of the agent's on this machine, what lives included", Args: exactly(0),
+		Use: "leftovers", Short: "List everything of the agent's on this machine, what lives included", Args: commandline.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := load(cmd)
 			if err != nil {
@@ -271,7 +268,7 @@ func leftoversCommand(load loader) *cobra.Command {
 
 func logSinkCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: hostagent.LogSinkVerb + " ARGUMENT", Short: "Keep a container's output; started by the engine's shim", Hidden: true, Args: exactly(1),
+		Use: hostagent.LogSinkVerb + " ARGUMENT", Short: "Keep a container's output; started by the engine's shim", Hidden: true, Args: commandline.Exactly(1),
 		RunE: func(*cobra.Command, []string) error {
 			return errors.New("log-sink is started by the engine's shim, with its argument alone") // Main runs it
 		},

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 
+	"github.com/quittance/quittance/cmd/internal/commandline"
 	"github.com/quittance/quittance/hostagent"
 	"github.com/quittance/quittance/protocol"
 )
@@ -19,7 +20,7 @@ var errUnwell = errors.New("a check failed")
 func doctorCommand(load loader) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "doctor", Short: "Check this machine and say what to do; the agent may run or not", Args: exactly(0),
+		Use: "doctor", Short: "Check this machine and say what to do; the agent may run or not", Args: commandline.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := load(cmd)
 			var checkup protocol.Checkup

@@ -20,7 +20,7 @@ import (
 func ledgerCommand(load loader) *cobra.Command {
 	ledger := &cobra.Command{Use: "ledger", Short: "Look at the ledger, copy it, or give it up"}
 	ledger.AddCommand(&cobra.Command{
-		Use: "check", Short: "Verify the ledger without changing anything", Args: exactly(0),
+		Use: "check", Short: "Verify the ledger without changing anything", Args: commandline.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := load(cmd)
 			if err != nil {
@@ -34,7 +34,7 @@ func ledgerCommand(load loader) *cobra.Command {
 			return nil
 		},
 	}, &cobra.Command{
-		Use: "backup DIR", Short: "Copy the valid part of the ledger into a new directory; the agent may run", Args: exactly(1),
+		Use: "backup DIR", Short: "Copy the valid part of the ledger into a new directory; the agent may run", Args: commandline.Exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := load(cmd)
 			if err != nil {
@@ -53,7 +53,7 @@ func ledgerCommand(load loader) *cobra.Command {
 
 func exportCommand(load loader) *cobra.Command {
 	return &cobra.Command{
-		Use: "export", Short: "Write the ledger's receipts since the last release to standard output; the agent may run", Args: exactly(0),
+		Use: "export", Short: "Write the ledger's receipts since the last release to standard output; the agent may run", Args: commandline.Exactly(0),
 		Long: "Verifies the ledger and writes its receipts to standard output, one exact leaf a line, as\n" +
 			"agentctl receipts --raw does: for a node whose agent does not start, or for an archive.",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
