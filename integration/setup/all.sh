@@ -8,7 +8,8 @@
 #             1,000 jobs and 2,000 allocations in a row, 200 kills for memory,
 #             properties of other cases than usual (their seed is in the log)
 #   engines   the engine and crash lanes on the current containerd 2.x
-#   packages  all packages under lintian and rpmlint
+#   packages  all packages under lintian and rpmlint, and a whole release of both
+#             architectures
 #   fuzz      every fuzz target for a minute
 #   soak      1,000 jobs through lossy networks and random kills
 #   vm        the whole machine
@@ -29,7 +30,14 @@ part() {
 		echo "containerd: $("$QUITTANCE_CONTAINERD" --version)"
 		$make setup && $lanes engine crash
 		;;
-	packages) $make packages-check ;;
+	packages)
+		$make packages-check || return
+		release=$(mktemp -d) && ssh-keygen -q -t ed25519 -N '' -C '' -f "$release/key" &&
+			VERSION=0.0.1 RELEASE_KEY=$release/key packaging/release.sh "$release/files"
+		status=$?
+		rm -rf "$release"
+		return $status
+		;;
 	fuzz) $make fuzz FUZZTIME=1m ;;
 	soak | vm | vm-soak) $make "$1" ;;
 	*)
