@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -46,6 +47,22 @@ func TestFrozenWorkerAmongOthers(t *testing.T) {
 	lab.Profile("other", agenttest.Profile{Args: []string{"serve"}, NoInit: true, Grace: "100ms"})
 	lab.Start()
 	c := newController(t, lab)
+	// lives goes through some of them and says how long one in the middle takes: one
+	// alone may be slow for the machine's sake.
+	lives := func(count int) time.Duration {
+		t.Helper()
+		var took []time.Duration
+		for range count {
+			began := time.Now()
+			if r := c.retire(c.start("other")); r.Reason != protocol.ReasonRequested {
+				t.Errorf("reason %s", r.Reason)
+			}
+			took = append(took, time.Since(began))
+		}
+		slices.Sort(took)
+		return took[count/2]
+	}
+	usual := lives(5)
 	card := c.request("frozen")
 	n := c.start("frozen")
 	// onlyTheStuck wants its slot and its card held, and no slot besides.
@@ -85,17 +102,10 @@ func TestFrozenWorkerAmongOthers(t *testing.T) {
 		return err == nil && a.Stuck != nil && a.Stuck.Step == "kill" && a.Stuck.ProcessState != "" && a.Stuck.WaitChannel != "", err
 	})
 	onlyTheStuck("before the others")
-	longest := time.Duration(0)
-	for range 20 {
-		began := time.Now()
-		if r := c.retire(c.start("other")); r.Reason != protocol.ReasonRequested {
-			t.Errorf("reason %s", r.Reason)
-		}
-		longest = max(longest, time.Since(began))
-	}
-	t.Logf("twenty lives, the longest %s", longest.Round(time.Millisecond))
-	if longest > 15*time.Second {
-		t.Errorf("a life beside the stuck one took %s", longest)
+	beside := lives(20)
+	t.Logf("a life took %s before, and %s beside the stuck one", usual.Round(time.Millisecond), beside.Round(time.Millisecond))
+	if beside > 10*usual+10*time.Second {
+		t.Errorf("a life beside the stuck one took %s, %s before", beside, usual)
 	}
 	onlyTheStuck("after the others")
 	// Its slot stays held: with one more the node is full.
