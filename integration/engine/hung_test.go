@@ -43,7 +43,7 @@ func TestEngineHangsAtStart(t *testing.T) {
 		_, err := lab.Operator().Host(t.Context())
 		return err == nil, nil
 	})
-	if took := time.Since(began); took > 15*time.Second {
+	if took := time.Since(began); took > time.Minute {
 		t.Errorf("the socket answered after %s", took)
 	}
 	if host := hostOf(t, lab); host.Engine.Available || host.Engine.Detail == "" {

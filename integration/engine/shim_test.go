@@ -75,7 +75,7 @@ func TestShimStalledAroundExit(t *testing.T) {
 	began := time.Now()
 	signal(t, pid, syscall.SIGTERM)
 	a := c.await(1, protocol.StateExited)
-	if took := time.Since(began); took > 15*time.Second {
+	if took := time.Since(began); took > time.Minute {
 		t.Errorf("the exit took %s at an exit_grace of 2 s", took)
 	}
 	if a.Exit == nil || a.Exit.Source != protocol.ExitFromPIDFD || a.Exit.Code != nil {

@@ -129,7 +129,7 @@ func TestCallers(t *testing.T) {
 		if a, err := c.gen.Get(t.Context(), n, "", 0); err != nil || a.State != protocol.StateStarted {
 			t.Errorf("the controller: %+v, %v", a, err)
 		}
-		if took := time.Since(began); took > 5*time.Second {
+		if took := time.Since(began); took > 9*time.Second {
 			t.Errorf("the controller waited %s", took)
 		}
 	}
@@ -255,7 +255,7 @@ func TestCallers(t *testing.T) {
 		for range cap(ended) {
 			select {
 			case took := <-ended:
-				if took > 25*time.Second {
+				if took > time.Minute {
 					t.Errorf("a slow request was borne for %s", took)
 				}
 			case <-time.After(wait):

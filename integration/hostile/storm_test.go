@@ -34,7 +34,7 @@ func TestChildStorm(t *testing.T) {
 	other := c.start("echo")
 	began := time.Now()
 	c.retire(other)
-	if took := time.Since(began); took > 20*time.Second {
+	if took := time.Since(began); took > time.Minute {
 		t.Errorf("another allocation took %s to retire", took)
 	}
 	r := c.retire(n)
