@@ -11,11 +11,12 @@
 #   openssh-client              signatures of releases
 #   e2fsprogs fuse3             disks for the power cuts
 #   postgresql                  the job service's other database, started privately
+#   sqlite3                     its backup, as the runbook job-database has it
 #   gcc libc6-dev               the race detector
 #   iproute2                    a network namespace for the controller's container
 #   git ca-certificates curl    sources, TLS, and the tour in the README
 set -eu
-needed="containerd runc catatonit mmdebstrap rpm openssh-client e2fsprogs fuse3 postgresql gcc libc6-dev iproute2 git ca-certificates curl $*"
+needed="containerd runc catatonit mmdebstrap rpm openssh-client e2fsprogs fuse3 postgresql sqlite3 gcc libc6-dev iproute2 git ca-certificates curl $*"
 
 missing=
 for package in $needed; do

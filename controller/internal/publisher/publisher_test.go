@@ -189,3 +189,34 @@ func TestAttach(t *testing.T) {
 		})
 	}
 }
+
+// I26: an outcome that the service confirmed and lost is sent again byte for
+// byte, its receipts after it; the record stays, whatever becomes of either.
+func TestRepeatSendsTheSameBytes(t *testing.T) {
+	lost := &provider.Failure{Operation: "fail", Class: provider.ClassLost, Repeat: true}
+	for name, row := range map[string]struct {
+		receipts int
+		answers  []error
+		sheets   int
+		taken    bool
+	}{
+		"taken":                        {1, []error{nil, nil}, 1, true},
+		"taken without any receipts":   {0, []error{nil}, 0, true},
+		"taken, its receipts are not":  {1, []error{nil, lost}, 1, true},
+		"not taken: nothing more sent": {1, []error{lost}, 0, false},
+	} {
+		m := pending(t, attempt.SettlementConsumed, row.receipts)
+		if err := m.Apply(t.Context(), attempt.Confirmed{Receipt: attempt.Reply{Status: 200}}); err != nil {
+			t.Fatal(err)
+		}
+		record := m.Record().(attempt.TerminalConfirmed)
+		s := &service{answers: row.answers}
+		p := &Publisher{API: s, Log: hclog.NewNullLogger()}
+		if err := p.Repeat(t.Context(), "a", record); (err == nil) != row.taken {
+			t.Errorf("%s: %v", name, err)
+		}
+		if len(s.bodies) != 1 || s.bodies[0] != "the exact bytes" || len(s.sheets) != row.sheets || len(s.answers) != 0 {
+			t.Errorf("%s: sent %q and %d sheets", name, s.bodies, len(s.sheets))
+		}
+	}
+}

@@ -8,6 +8,23 @@
 // none, and given to its lane (a record of a lane that no longer exists, to
 // lane 0) before any network traffic.
 //
+// # What the service lost
+//
+// A job database that was restored from an older backup shows attempts in
+// progress that are over here, and offers jobs that were executed here. Nothing
+// runs a second time because of it (I27):
+//
+//	| the service shows            | this store holds                    | then |
+//	| an attempt in progress       | its confirmed outcome, archived     | the same bytes are sent again |
+//	|                              | another end, archived               | told once; it keeps a place there |
+//	|                              | nothing                             | every lane waits for a person |
+//	| an open job                  | a confirmed result                  | passed over, told once |
+//	|                              | an executed attempt, not shown      | passed over, told once |
+//	|                              | attempts that it shows, or no such  | taken |
+//
+// Passed over means: not selected while the store remembers; where no other job is
+// left, or no place, that is the reason why nothing is admitted.
+//
 // # Shutdown
 //
 // The end of the first context takes nothing new and lets running attempts
