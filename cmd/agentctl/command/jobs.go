@@ -44,7 +44,7 @@ QUITTANCE_TOKEN_FILE names; a token is never given on the command line.`,
 func (a *app) jobs() (*jobclient.Client, error) {
 	token, err := readBounded(a.tokenFile, 4096, nil)
 	if err != nil {
-		return nil, fmt.Errorf("token: %w", err)
+		return nil, fmt.Errorf("token: %w; --token-file or QUITTANCE_TOKEN_FILE names its file", err)
 	}
 	return jobclient.New(a.api, strings.TrimSpace(string(token)))
 }

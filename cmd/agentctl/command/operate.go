@@ -163,15 +163,16 @@ func (a *app) setOwnerCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set STORE",
 		Short: "Make the host agent obey another controller's attempt store",
-		Long: `Gives the generation to the attempt store with this id, as the new controller's
-store show prints it. The new owner may act on every allocation of the
-generation; the old one may act on none any more, so stop it first. --from names
-the present owner, or none: the change is refused where another one is in place.`,
+		Long: `Gives the generation to the attempt store with this id, as controller store check
+prints it on the new controller's machine. The new owner may act on every
+allocation of the generation; the old one may act on none any more, so stop it
+first. --from names the present owner, or none: the change is refused where another
+one is in place.`,
 		Args: commandline.Exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			to := protocol.ID(args[0])
 			if !to.Valid() {
-				return exit.With(exit.Usage, errors.New("STORE must be 32 lower-case hexadecimal digits, as controller store show prints them"))
+				return exit.With(exit.Usage, errors.New("STORE must be 32 lower-case hexadecimal digits, as controller store check prints them"))
 			}
 			if from != "none" && !protocol.ID(from).Valid() {
 				return exit.With(exit.Usage, errors.New("--from must name the present owner, or be none: agentctl owner show prints it"))

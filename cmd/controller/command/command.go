@@ -257,6 +257,9 @@ func providerCommand(load loader) *cobra.Command {
 		},
 	}, &cobra.Command{
 		Use: "handover PROVIDER STORE", Short: "Give a node's identity to another attempt store and fail what the old one runs", Args: commandline.Exactly(2),
+		Long: "Give a node's identity to another attempt store and fail what the old one runs.\n\n" +
+			"PROVIDER is the node's provider.id, STORE the id that controller store check prints at the node.\n" +
+			"Attempts in progress under the old store end as interrupted; their jobs can be retried.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := load(cmd)
 			if err != nil {
@@ -358,11 +361,16 @@ func storeCommand(load loader) *cobra.Command {
 			return nil
 		},
 	}
-	resolve.Flags().StringVar(&reference, "reference", "", "the service's identity of the attempt, as store show prints it")
-	resolve.Flags().StringVar(&note, "note", "", "why, for the record")
+	resolve.Flags().StringVar(&reference, "reference", "", "the service's identity of the attempt, as store show prints it (required)")
+	resolve.Flags().StringVar(&note, "note", "", "why, for the record (required)")
 	var aside, mode string
 	rotate := &cobra.Command{
 		Use: "rotate", Short: "Put the store aside and begin an empty one for a changed scope", Args: commandline.Exactly(0),
+		Long: "Put the store aside and begin an empty one for a changed scope.\n\n" +
+			"A store belongs to one job service, node, installation and generation (the keys of [provider]).\n" +
+			"Where one of them changed in the configuration, the old store is moved to --aside, whole, and an\n" +
+			"empty one with its id, and with what it saw of hosts, takes its place. It is refused while an\n" +
+			"attempt is not archived.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if aside == "" {
 				return commandline.Usage(errors.New("--aside is required: where the old store goes"))
@@ -377,7 +385,7 @@ func storeCommand(load loader) *cobra.Command {
 			return controller.RotateStore(c, controller.Mode(mode), aside)
 		},
 	}
-	rotate.Flags().StringVar(&aside, "aside", "", "directory that must not exist yet, on the same file system")
+	rotate.Flags().StringVar(&aside, "aside", "", "directory for the old store, which must not exist yet, on the same file system (required)")
 	rotate.Flags().StringVar(&mode, "mode", string(controller.Serve), "serve or work: which job service the new store is for")
 	attempts.AddCommand(resolve, rotate, forgetCommand(load))
 	return attempts
