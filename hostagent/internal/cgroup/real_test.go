@@ -32,7 +32,7 @@ func realGroup(t *testing.T, l Limits) (*Manager, *Group) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		_, err := g.Remove(ctx)
 		if err = errors.Join(err, m.RemoveRoot()); err != nil {
@@ -124,7 +124,7 @@ wait`)
 	if err := g.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	if removed, err := g.Remove(ctx); removed != protocol.RemovedByUs || err != nil {
 		t.Errorf("remove: %q, %v", removed, err)
@@ -234,10 +234,11 @@ read -r _ < <(sleep 600)`)
 	}
 	select {
 	case r := <-w.Readings():
-		if r.Counters.OOMKill == nil || *r.Counters.OOMKill != 1 {
-			t.Errorf("observed %+v, want one kill", r.Counters)
+		// The shell's pipe is of several processes: the kernel may kill more of them.
+		if r.Counters.OOMKill == nil || *r.Counters.OOMKill < 1 {
+			t.Errorf("observed %+v, want a kill", r.Counters)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("nothing observed")
 	}
 	if w.LimitEvents() < 1 {
