@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"regexp"
@@ -16,8 +15,8 @@ import (
 
 // Leftovers lists everything of ours on this machine: containers, tasks,
 // container snapshots and leases of the namespace, shims of this engine, the
-// processes of hooks, mounts, our log sinks and cgroups. What lives on purpose is in it
-// too; the caller subtracts. groups may be nil.
+// processes of hooks, mounts, our log sinks and cgroups. What lives on purpose
+// is in it too; the caller subtracts. groups may be nil.
 func (e *Engine) Leftovers(ctx context.Context, groups *cgroup.Manager) ([]Leftover, error) {
 	call, cancel := e.call(ctx, e.o.Deadlines.Read)
 	defer cancel()
@@ -102,31 +101,32 @@ func leftover(kind, name, text string) Leftover {
 }
 
 // auditProcesses finds shims of our namespace and engine, what devices' hooks
-// left, and our log sinks. A
-// shim is of our engine by the address that it was given or, where ours is a
-// proxy's, by the daemon's root directory.
+// left, and our log sinks. A shim is of our engine by the address that it was
+// given or, where ours is a proxy's, by the daemon's root directory.
 func (e *Engine) auditProcesses(root string) ([]Leftover, error) {
 	var out []Leftover
-	var failures []error
-	err := eachCommand(func(pid string, args []string) {
-		id, address, err := e.shimOf(pid, args)
-		if err != nil {
-			failures = append(failures, err)
-		}
-		if id != "" && (address == e.o.Address || e.worksFor(root, pid, id)) {
-			out = append(out, leftover("shim", id, id))
-		}
-		if id, address, err = hookOf(pid); err != nil {
-			failures = append(failures, err)
-		}
-		if id != "" && address == e.o.Address {
-			out = append(out, leftover("hook", "process "+pid+" of "+id, id))
-		}
+	err := eachCommand(func(pid string, args []string) error {
 		if len(args) == 3 && args[0] == e.o.LogSink.Binary && args[1] == e.o.LogSink.Verb && e.o.LogSink.Owns(args[2]) {
 			out = append(out, leftover("log-sink", "process "+pid, args[2]))
+			return nil
 		}
+		shim, address, err := e.shimOf(pid, args)
+		if err != nil {
+			return err
+		}
+		if shim != "" {
+			if address == e.o.Address || e.worksFor(root, pid, shim) {
+				out = append(out, leftover("shim", shim, shim))
+			}
+			return nil
+		}
+		hook, address, err := hookOf(pid)
+		if hook != "" && address == e.o.Address {
+			out = append(out, leftover("hook", "process "+pid+" of "+hook, hook))
+		}
+		return err
 	})
-	return out, errors.Join(append(failures, err)...)
+	return out, err
 }
 
 // daemonRoot is the daemon's root directory, above its snapshotter's where that

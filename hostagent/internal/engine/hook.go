@@ -57,6 +57,9 @@ func (e *Engine) endHooks(ctx context.Context, id string) error {
 	// Whoever was forked meanwhile is found in the next pass, and the list of the
 	// processes is not of one moment: only the second pass without any is believed.
 	for none := 0; none < 2; {
+		if ctx.Err() != nil { // hooks that go on forking would keep this going
+			return fmt.Errorf("%w: processes of a device's hook are there: %w", ErrRunning, ctx.Err())
+		}
 		found, err := e.hooks(id)
 		if err != nil {
 			return err
@@ -65,11 +68,14 @@ func (e *Engine) endHooks(ctx context.Context, id string) error {
 		if len(found) > 0 {
 			none = 0
 		}
+		// One that does not end spares none of the others.
+		var failures []error
 		for _, one := range found {
 			e.log.Warn("ending a process that a hook left", "container", id, "pid", one.PID)
-			if err := e.endHook(ctx, one, id); err != nil {
-				return err
-			}
+			failures = append(failures, e.endHook(ctx, one, id))
+		}
+		if err := errors.Join(failures...); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -87,6 +93,9 @@ func (e *Engine) endHook(ctx context.Context, id process.Identity, container str
 	}
 	defer func() { err = errors.Join(err, handle.Close()) }()
 	of, _, err := hookOf(fmt.Sprint(id.PID))
+	if errors.Is(err, errBegins) {
+		return nil // the next pass finds it, if it bears the mark still
+	}
 	if err != nil || of != container {
 		return err
 	}
@@ -107,25 +116,23 @@ func (e *Engine) endHook(ctx context.Context, id process.Identity, container str
 // hooks finds the processes of one container's hooks.
 func (e *Engine) hooks(id string) ([]process.Identity, error) {
 	var out []process.Identity
-	var failures []error
-	err := eachCommand(func(pid string, _ []string) {
+	err := eachCommand(func(pid string, _ []string) error {
 		of, _, err := hookOf(pid)
-		if err == nil && of == id {
-			var identity process.Identity
-			if identity, err = identify(pid); err == nil {
-				out = append(out, identity)
-			}
+		if err != nil || of != id {
+			return err
 		}
-		if err != nil && !errors.Is(err, process.ErrGone) {
-			failures = append(failures, err)
+		identity, err := identify(pid)
+		if err == nil {
+			out = append(out, identity)
 		}
+		return err
 	})
-	return out, errors.Join(append(failures, err)...)
+	return out, err
 }
 
 // hookOf reads the mark of a process: the container of whose hook it is and the
-// engine's address, both "" where it bears none. Anybody may give a process any
-// environment; only root's are believed.
+// engine's address, both "" where it bears none; [errBegins] where none can be
+// seen yet. Anybody may give a process any environment; only root's are believed.
 func hookOf(pid string) (id, address string, err error) {
 	root, err := isRoot(pid)
 	if err != nil || !root {

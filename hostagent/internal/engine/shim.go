@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -166,8 +167,11 @@ func (e *Engine) endProcess(ctx context.Context, shim process.Identity, id strin
 	defer func() { err = errors.Join(err, handle.Close()) }()
 	pid := strconv.FormatInt(shim.PID, 10)
 	args, err := command(pid)
-	if err != nil || len(args) == 0 {
-		return err // gone meanwhile
+	if errors.Is(err, errBegins) || err == nil && len(args) == 0 {
+		return nil // no shim any more: whoever calls looks again
+	}
+	if err != nil {
+		return err
 	}
 	if of, _, err := e.shimOf(pid, args); err != nil || of != id {
 		return err
@@ -215,20 +219,18 @@ type shim struct {
 // ours whatever address its daemon calls itself by: ours may be a proxy's.
 func (e *Engine) shims(id string) ([]shim, error) {
 	var out []shim
-	var failures []error
-	err := eachCommand(func(pid string, args []string) {
+	err := eachCommand(func(pid string, args []string) error {
 		of, address, err := e.shimOf(pid, args)
-		if err == nil && of == id {
-			var identity process.Identity
-			if identity, err = identify(pid); err == nil {
-				out = append(out, shim{identity, address})
-			}
+		if err != nil || of != id {
+			return err
 		}
-		if err != nil && !errors.Is(err, process.ErrGone) {
-			failures = append(failures, err)
+		identity, err := identify(pid)
+		if err == nil {
+			out = append(out, shim{identity, address})
 		}
+		return err
 	})
-	return out, errors.Join(append(failures, err)...)
+	return out, err
 }
 
 func identify(pid string) (process.Identity, error) {
@@ -275,24 +277,41 @@ func argument(args []string, name string) string {
 }
 
 // eachCommand calls f with the number and the command line of every process.
-func eachCommand(f func(pid string, args []string)) error {
+// Those that begin another program meanwhile, by their command line or by what
+// f says, are looked at again, all together: anybody can have any number of
+// processes that look like that for ever, and the wait must not grow with them.
+func eachCommand(f func(pid string, args []string) error) error {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return fmt.Errorf("engine: processes: %w", err)
 	}
+	var pids []string
 	for _, entry := range entries {
-		if _, err := strconv.Atoi(entry.Name()); err != nil {
-			continue
-		}
-		args, err := command(entry.Name())
-		if err != nil {
-			return err
-		}
-		if len(args) > 0 {
-			f(entry.Name(), args)
+		if _, err := strconv.Atoi(entry.Name()); err == nil {
+			pids = append(pids, entry.Name())
 		}
 	}
-	return nil
+	var failures []error
+	for pause := beginPause; ; pause *= 2 {
+		var begin []string
+		for _, pid := range pids {
+			args, err := command(pid)
+			if err == nil && len(args) > 0 {
+				err = f(pid, args)
+			}
+			switch {
+			case errors.Is(err, errBegins):
+				begin = append(begin, pid)
+			case err != nil && !errors.Is(err, process.ErrGone):
+				failures = append(failures, err)
+			}
+		}
+		if len(begin) == 0 || pause > longestBegin {
+			return errors.Join(failures...)
+		}
+		time.Sleep(pause)
+		pids = begin
+	}
 }
 
 // command reads a process's command line; nothing where it is gone.
@@ -307,13 +326,18 @@ func command(pid string) ([]string, error) {
 // isRoot reports whether all of a process's user ids are root's. The owner of
 // its directory in /proc would not tell: anybody can have root there.
 func isRoot(pid string) (bool, error) {
-	status, err := readProc(pid, "status")
+	status, err := readProc(pid, "status", statusLimit)
 	return bytes.Contains(status, []byte("\nUid:\t0\t0\t0\t0\n")), err
 }
 
-// readProc reads a file of a process; nothing where the process is gone.
-func readProc(pid, name string) ([]byte, error) {
-	content, err := os.ReadFile(filepath.Join("/proc", pid, name))
+// readProc reads a file of a process, up to the limit; nothing where the process
+// is gone.
+func readProc(pid, name string, limit int64) (content []byte, err error) {
+	file, err := os.Open(filepath.Join("/proc", pid, name))
+	if err == nil {
+		content, err = io.ReadAll(io.LimitReader(file, limit))
+		err = errors.Join(err, file.Close())
+	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 		return nil, nil
 	}
@@ -323,28 +347,36 @@ func readProc(pid, name string) ([]byte, error) {
 	return content, nil
 }
 
-// A process that begins another program shows neither command line nor
-// environment until the kernel has laid them out, which takes it well below a
-// millisecond once it runs.
 const (
-	beginPause = time.Millisecond
-	beginTries = 20
+	// programLimit is far more than shims and hooks are given. A process without
+	// any right can say that its command line is as large as the address space,
+	// and costs itself nothing by it (I33).
+	programLimit = 256 << 10
+	// statusLimit has room for every group that a process can be in.
+	statusLimit = 1 << 20
+	// beginPause and longestBegin bound the looks, at doubling distances, at a
+	// process that begins another program: it shows neither command line nor
+	// environment until the kernel has laid them out, which takes it well below a
+	// millisecond once it runs.
+	beginPause   = time.Millisecond
+	longestBegin = 16 * time.Millisecond
 )
 
+// errBegins says that a process begins another program, or was given nothing.
+var errBegins = errors.New("engine: processes: one begins another program")
+
 // readProgram is [readProc] of what a program was given. It is empty for a
-// process without a program, as the kernel's own, and for one that was given
-// nothing; one that begins another program is looked at again.
+// process without a program, as the kernel's own, and [errBegins] for one whose
+// program shows nothing.
 func readProgram(pid, name string) ([]byte, error) {
-	for tries := 0; ; tries++ {
-		content, err := readProc(pid, name)
-		if err != nil || len(content) > 0 || tries == beginTries {
-			return content, err
-		}
-		if _, err := os.Readlink(filepath.Join("/proc", pid, "exe")); err != nil {
-			return nil, nil // no program, or gone
-		}
-		time.Sleep(beginPause)
+	content, err := readProc(pid, name, programLimit)
+	if err != nil || len(content) > 0 {
+		return content, err
 	}
+	if _, err := os.Readlink(filepath.Join("/proc", pid, "exe")); err != nil {
+		return nil, nil // no program, or gone
+	}
+	return nil, errBegins
 }
 
 // mountEntry is one line of the mount table.
