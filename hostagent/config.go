@@ -9,6 +9,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/quittance/quittance/hostagent/internal/config"
 	"github.com/quittance/quittance/hostagent/internal/journal"
@@ -72,12 +75,25 @@ func IsUnmending(err error) bool {
 // errState says that the state directory or the host key is not as init made it.
 var errState = errors.New("the agent's state is not usable")
 
+// unusable is [errState] because of err, unless what failed is the disk or the
+// machine: that may pass, and the agent must be tried again until it does.
+func unusable(err error) error {
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		switch errno {
+		case unix.ENOENT, unix.ENOTDIR, unix.EISDIR, unix.ELOOP, unix.EACCES, unix.EPERM:
+		default:
+			return err
+		}
+	}
+	return fmt.Errorf("%w: %w", errState, err)
+}
+
 // checkStateDir refuses a state directory that others can enter, or that lies
 // between two generations.
 func checkStateDir(c Config) error {
 	info, err := os.Stat(c.StateDir)
 	if err != nil {
-		return fmt.Errorf("state_dir: %w: %w: run `hostagent init`", errState, err)
+		return fmt.Errorf("state_dir: %w: run `hostagent init` where there never was one", unusable(err))
 	}
 	if !info.IsDir() || info.Mode().Perm()&0o077 != 0 {
 		return fmt.Errorf("%w: state_dir %s must be a directory of mode 0700: chmod 0700 it", errState, c.StateDir)

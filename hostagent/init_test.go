@@ -3,12 +3,15 @@ package hostagent
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
 
 	"github.com/quittance/quittance/hostagent/internal/ledger"
 	"github.com/quittance/quittance/protocol"
@@ -53,6 +56,26 @@ func TestInitOnceAndRunNever(t *testing.T) {
 	}
 	if _, err := CheckLedger(c); !IsUnmending(err) {
 		t.Errorf("check after a loss: %v", err)
+	}
+}
+
+// A state directory that is not as init made it waits for a person; one whose disk
+// fails is tried again, for ever, or a fault that passes would keep the agent down.
+func TestFailingDiskIsTriedAgain(t *testing.T) {
+	for _, tc := range []struct {
+		err  error
+		want bool
+	}{
+		{&fs.PathError{Op: "stat", Path: "/x", Err: unix.ENOENT}, true},
+		{&fs.PathError{Op: "open", Path: "/x", Err: unix.EACCES}, true},
+		{errors.New("host key is damaged"), true},
+		{&fs.PathError{Op: "stat", Path: "/x", Err: unix.EIO}, false},
+		{fmt.Errorf("read host key: %w", &fs.PathError{Op: "read", Path: "/x", Err: unix.EIO}), false},
+		{&fs.PathError{Op: "open", Path: "/x", Err: unix.ENFILE}, false},
+	} {
+		if err := unusable(tc.err); IsUnmending(err) != tc.want || !errors.Is(err, tc.err) {
+			t.Errorf("%v: unmending is not %t", err, tc.want)
+		}
 	}
 }
 

@@ -55,7 +55,7 @@ func checkNotReplacing(c Config) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
-		return fmt.Errorf("%w: %w", errState, err)
+		return unusable(err)
 	}
 	return fmt.Errorf("%w: generation %s is being abandoned: run `hostagent ledger abandon %s` again to complete it", errState, r.Previous.Generation, r.Previous.Generation)
 }

@@ -137,7 +137,7 @@ func (a *agent) open(ctx context.Context, version string) error {
 		return err
 	}
 	if a.signer, err = tlog.LoadKeyFile(hostKeyFile(a.cfg)); err != nil {
-		return fmt.Errorf("%w: %w: run `hostagent init`, or put back the key that it made", errState, err)
+		return fmt.Errorf("%w: run `hostagent init`, or put back the key that it made", unusable(err))
 	}
 	options := ledgerOptions(a.cfg)
 	options.Logger = a.log.Named("ledger")
