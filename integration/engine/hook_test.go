@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -56,9 +57,10 @@ func TestHookHangs(t *testing.T) {
 	c := newCaller(t, lab)
 	c.witness()
 	one := c.request("one")
-	nonces := make([]protocol.ID, len(hangs))
+	nonces, asked := make([]protocol.ID, len(hangs)), make([]time.Time, len(hangs))
 	number := func(i int) protocol.Number { return protocol.Number(i + 1) }
 	for i := range hangs {
+		asked[i] = time.Now()
 		accepted, err := c.gen.Allocate(t.Context(), number(i), one)
 		if err != nil {
 			t.Fatal(err)
@@ -79,6 +81,7 @@ func TestHookHangs(t *testing.T) {
 			}
 		}
 	}
+	bounded := make([]bool, len(hangs))
 	for i, row := range hangs {
 		c.await(number(i), protocol.StateRetired)
 		lab.Eventually("the allocation is retired", func() (bool, error) {
@@ -88,20 +91,26 @@ func TestHookHangs(t *testing.T) {
 		if left := hookProcesses(t, nonces[i]); len(left) != 0 {
 			t.Errorf("%s: the card is free and these run: %q", row.hook, left)
 		}
-		if _, err := os.Stat(ran(i)); err != nil {
+		info, err := os.Stat(ran(i))
+		if err != nil {
 			t.Errorf("%s: the hook did not run: %v", row.hook, err)
+			continue
 		}
+		// The bound leaves a quarter of the engine's call. Where a slow machine took
+		// most of that before the hook began, the call may well end first.
+		bounded[i] = info.ModTime().Sub(asked[i]) < 2*time.Second
 	}
 	for _, l := range c.leaves() {
 		if l.Receipt.Kind != protocol.KindRetired {
 			continue
 		}
-		row, b := hangs[*l.Receipt.Number-1], body[protocol.RetiredBody](t, l.Bytes)
+		i := int(*l.Receipt.Number - 1)
+		row, b := hangs[i], body[protocol.RetiredBody](t, l.Bytes)
 		if row.hook == "poststop" {
 			if b.Reason != protocol.ReasonRequested || !b.Dispatched || b.Exit == nil {
 				t.Errorf("%s: retired %+v", row.hook, b)
 			}
-		} else if b.Reason != protocol.ReasonSetupFailed || b.Dispatched || b.Error == "" || !strings.Contains(b.Error, row.says) {
+		} else if b.Reason != protocol.ReasonSetupFailed || b.Dispatched || b.Error == "" || bounded[i] && !strings.Contains(b.Error, row.says) {
 			t.Errorf("%s: retired %+v, want an error that says %q", row.hook, b, row.says)
 		}
 		if b.Removal.Devices != protocol.RemovedByUs {
