@@ -169,14 +169,15 @@ func (w *worker) exitAfter(ctx context.Context, seen witness) protocol.Exit {
 }
 
 // exitBefore is how a process ended that no agent was watching: what the engine
-// says of its task. Where the task still counts as running, its shim knows of the
-// end only after the kernel does and has ExitGrace to tell; otherwise nothing is
-// known of the exit (I23).
+// says of its task. Where the task still counts as running, or its shim did not
+// answer in time, the shim knows of the end only after the kernel does and has
+// ExitGrace to tell; otherwise nothing is known of the exit (I23).
 func (w *worker) exitBefore(ctx context.Context, task engine.Task) protocol.Exit {
 	if task.Exit != nil {
 		return task.Exit.Receipt()
 	}
-	if task.State == engine.TaskRunning || task.State == engine.TaskPaused {
+	switch task.State {
+	case engine.TaskRunning, engine.TaskPaused, engine.TaskUnknown:
 		ctx, cancel := context.WithTimeout(ctx, w.m.cfg.ExitGrace)
 		defer cancel()
 		reported := make(chan engine.Exit, 1)

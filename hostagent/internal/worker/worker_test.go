@@ -270,6 +270,7 @@ func TestExitIsReportedAMomentLater(t *testing.T) {
 	}{
 		"already known":   {task: engine.Task{State: engine.TaskStopped, Exit: &told}, want: told.Receipt()},
 		"a moment later":  {task: engine.Task{State: engine.TaskRunning}, after: 2, want: told.Receipt(), takes: 3 * firstBackoff},
+		"a slow shim":     {task: engine.Task{State: engine.TaskUnknown}, after: 1, want: told.Receipt(), takes: firstBackoff},
 		"paused, later":   {task: engine.Task{State: engine.TaskPaused}, after: 1, want: told.Receipt(), takes: firstBackoff},
 		"never":           {task: engine.Task{State: engine.TaskRunning}, after: 1 << 20, want: protocol.Exit{Source: protocol.ExitFromNone}, takes: grace},
 		"seen by nobody":  {task: engine.Task{State: engine.TaskStopped}, want: protocol.Exit{Source: protocol.ExitFromNone}},
