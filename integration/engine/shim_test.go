@@ -9,6 +9,7 @@ import (
 
 	"github.com/quittance/quittance/integration/agenttest"
 	"github.com/quittance/quittance/protocol"
+	"github.com/quittance/quittance/protocol/hostclient"
 )
 
 // running starts number 1 and gives its process and its shim.
@@ -90,4 +91,55 @@ func TestShimStalledAroundExit(t *testing.T) {
 	if left := lab.Leftovers(); len(left) != 0 {
 		t.Errorf("left on the machine: %v", left)
 	}
+}
+
+// The shim stands still while the agent restarts: the worker is taken up by its
+// process, others are accepted, and its end is seen at once (FR-10, I15).
+func TestShimStalledOverRestart(t *testing.T) {
+	lab := kit.NewLab(t)
+	c := newCaller(t, lab)
+	pid, shim := running(t, lab, c)
+	request := c.request("echo")
+	signal(t, shim, syscall.SIGSTOP)
+	stopped := true
+	defer func() {
+		if stopped {
+			signal(t, shim, syscall.SIGCONT)
+		}
+	}()
+	lab.Kill()
+	lab.Start()
+	c.witness()
+	c.serves(1)
+	lab.Eventually("another one is accepted", func() (bool, error) {
+		_, err := c.gen.Allocate(t.Context(), 2, request)
+		if hostclient.IsCode(err, protocol.CodeProfileUnavailable) {
+			return false, nil // not checked yet since the start
+		}
+		return err == nil, err
+	})
+	c.await(2, protocol.StateStarted)
+	c.retire(2)
+	signal(t, pid, syscall.SIGKILL)
+	lab.Eventually("the exit is recorded", func() (bool, error) {
+		a, err := c.gen.Get(t.Context(), 1, "", 0)
+		if err == nil && a.Exit != nil && (a.Exit.Source != protocol.ExitFromPIDFD || a.Exit.Code != nil) {
+			t.Errorf("exit %+v", a.Exit)
+		}
+		return err == nil && a.Exit != nil, err
+	})
+	if a, err := c.gen.Get(t.Context(), 1, "", 0); err != nil || a.State == protocol.StateRetired {
+		t.Errorf("retired while its shim stands still: %+v, %v", a, err)
+	}
+	signal(t, shim, syscall.SIGCONT)
+	stopped = false
+	lab.Eventually("number 1 is retired", func() (bool, error) {
+		a, err := c.gen.Get(t.Context(), 1, "", 0)
+		return err == nil && a.State == protocol.StateRetired, err
+	})
+	c.consume(1)
+	if left := lab.Leftovers(); len(left) != 0 {
+		t.Errorf("left on the machine: %v", left)
+	}
+	c.leaves()
 }

@@ -92,11 +92,15 @@ func (e *Engine) exact(ctx context.Context, c Identity) (Container, error) {
 }
 
 // task reads a task's state. "Not found" is an explicit answer of the daemon;
-// every other failure is not taken for it.
+// every other failure is not taken for it. A shim that does not answer the daemon
+// in time has [TaskUnknown], whichever way the daemon says so.
 func (e *Engine) task(ctx context.Context, id string) (Task, error) {
 	answer, err := e.client.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: id})
 	if err = native(err); errdefs.IsNotFound(err) {
 		return Task{}, ErrNoTask
+	}
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return Task{State: TaskUnknown}, nil // the daemon's own deadline, not ours
 	}
 	if err != nil {
 		return Task{}, fmt.Errorf("engine: task of %s: %w", id, err)
