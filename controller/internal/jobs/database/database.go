@@ -46,6 +46,7 @@ type DB struct {
 	// set once by whoever met it.
 	poison atomic.Pointer[error]
 	failed chan struct{} // closed with it
+	gated  bool          // PostgreSQL: writing transactions begin with a gate; set once its table stands
 }
 
 // ErrFull is wrapped by errors of a database whose disk is full; nothing of the
@@ -62,6 +63,21 @@ const busyTimeout = 10 * time.Second
 
 // maxAttempts bounds the repetition of one transaction.
 const maxAttempts = 12
+
+// aloneFrom is the repetition from which a transaction writes alone.
+const aloneFrom = 2
+
+// gate is the statement by which writing transactions on PostgreSQL begin. They
+// pass it side by side; one that was refused again and again waits for those
+// beside it and keeps others out, because of many that touch the same rows only
+// one commits each time. It must be a LOCK, which takes no snapshot: what was
+// waited for is seen. Whoever waits here holds nothing that another may want.
+func gate(repetition int) string {
+	if repetition < aloneFrom {
+		return `LOCK TABLE meta IN ROW EXCLUSIVE MODE`
+	}
+	return `LOCK TABLE meta IN SHARE ROW EXCLUSIVE MODE`
+}
 
 // Open opens the database that url names: "sqlite:" and a file's path, or a
 // PostgreSQL URL. It creates the schema where it is missing.
@@ -82,6 +98,7 @@ func Open(ctx context.Context, location string) (*DB, error) {
 	if err := db.migrate(ctx); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
+	db.gated = db.postgres
 	return db, nil
 }
 
@@ -215,14 +232,19 @@ func (db *DB) run(ctx context.Context, pool *sql.DB, options *sql.TxOptions, f f
 			case <-timer.C:
 			}
 		}
-		if err = db.once(ctx, pool, options, f); err == nil || !collided(err) {
+		first := ""
+		if db.gated && !options.ReadOnly {
+			first = gate(attempt)
+		}
+		if err = db.once(ctx, pool, options, first, f); err == nil || !collided(err) {
 			return err
 		}
 	}
 	return fmt.Errorf("database: gave up after %d attempts: %w", maxAttempts, err)
 }
 
-func (db *DB) once(ctx context.Context, pool *sql.DB, options *sql.TxOptions, f func(*Tx) error) (err error) {
+// once runs f in one transaction, after the statement first, "" for none.
+func (db *DB) once(ctx context.Context, pool *sql.DB, options *sql.TxOptions, first string, f func(*Tx) error) (err error) {
 	tx, err := pool.BeginTx(ctx, options)
 	if err != nil {
 		return fmt.Errorf("database: begin: %w", err)
@@ -233,7 +255,14 @@ func (db *DB) once(ctx context.Context, pool *sql.DB, options *sql.TxOptions, f 
 			panic(recovered)
 		}
 	}()
-	if err := f(&Tx{tx: tx, postgres: db.postgres}); err != nil {
+	t := &Tx{tx: tx, postgres: db.postgres}
+	if first != "" {
+		_, err = t.Exec(ctx, first)
+	}
+	if err == nil {
+		err = f(t)
+	}
+	if err != nil {
 		if rollback := tx.Rollback(); rollback != nil && !errors.Is(rollback, sql.ErrTxDone) && ctx.Err() == nil {
 			return errors.Join(err, fmt.Errorf("database: roll back: %w", rollback))
 		}

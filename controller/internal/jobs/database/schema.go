@@ -91,7 +91,9 @@ var schema = []string{
 }
 
 // numbering makes the sequence of [Tx.Turn] on PostgreSQL, above every number
-// that stands. It belongs to no version of the schema: older programs pass it by.
+// that stands, and above the clock: where the database was restored from a backup,
+// no number that was given out since means something else. It belongs to no
+// version of the schema: older programs pass it by.
 func (tx *Tx) numbering(ctx context.Context) error {
 	if !tx.postgres {
 		return nil
@@ -100,7 +102,9 @@ func (tx *Tx) numbering(ctx context.Context) error {
 		return err
 	}
 	var set int64
-	_, err := tx.Row(ctx, []any{&set}, `SELECT setval('job_changes', highest) FROM (SELECT COALESCE(MAX(changed), 1) AS highest FROM jobs) stands, job_changes WHERE last_value < highest`)
+	_, err := tx.Row(ctx, []any{&set}, `SELECT setval('job_changes', highest) FROM
+		(SELECT GREATEST(COALESCE(MAX(changed), 1), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS highest FROM jobs) stands, job_changes
+		WHERE last_value < highest`)
 	return err
 }
 
