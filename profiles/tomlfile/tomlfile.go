@@ -7,6 +7,7 @@ package tomlfile
 
 import (
 	"bytes"
+	"encoding"
 	"errors"
 	"fmt"
 	"io"
@@ -148,17 +149,18 @@ func Decode(data []byte, v any) error {
 		row, _ := wrong.Position()
 		rest, found := withoutLine(data, row)
 		if !found {
-			break
+			break // or a table's head, whose keys would be told as another table's
 		}
 		data = rest
 	}
 	return errors.Join(problems...)
 }
 
-// withoutLine empties a line, counted from 1, unless it is empty.
+// withoutLine empties a line, counted from 1, unless it is empty or the head of a
+// table.
 func withoutLine(data []byte, row int) ([]byte, bool) {
 	lines := bytes.Split(data, []byte("\n"))
-	if row < 1 || row > len(lines) || len(lines[row-1]) == 0 {
+	if row < 1 || row > len(lines) || len(lines[row-1]) == 0 || bytes.HasPrefix(bytes.TrimSpace(lines[row-1]), []byte("[")) {
 		return nil, false
 	}
 	lines[row-1] = nil
@@ -195,6 +197,18 @@ func wanted(t reflect.Type, key []string) string {
 	if t == nil {
 		return ""
 	}
+	return form(t)
+}
+
+var textUnmarshaler = reflect.TypeFor[encoding.TextUnmarshaler]()
+
+func form(t reflect.Type) string {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if reflect.PointerTo(t).Implements(textUnmarshaler) {
+		return "a text in quotes"
+	}
 	switch t.Kind() {
 	case reflect.String:
 		return "a text in quotes"
@@ -202,8 +216,14 @@ func wanted(t reflect.Type, key []string) string {
 		return "true or false"
 	case reflect.Int, reflect.Int64:
 		return "a whole number"
+	case reflect.Struct, reflect.Map:
+		return "a table"
 	case reflect.Slice:
-		return "a list, in brackets"
+		// The value may be no list, or one of a list not what it must be.
+		if each := form(t.Elem()); each != "" {
+			return "a list in brackets, each " + each
+		}
+		return "a list in brackets"
 	}
 	return ""
 }

@@ -16,6 +16,7 @@ type sample struct {
 	Inner struct {
 		Count int `toml:"count"`
 	} `toml:"inner"`
+	Words []string `toml:"words"`
 }
 
 func TestDecode(t *testing.T) {
@@ -85,6 +86,17 @@ func TestEveryProblemAtOnce(t *testing.T) {
 	}
 	if s.Name != "before" || s.Wait.Duration != time.Second {
 		t.Errorf("decoded %+v", s)
+	}
+	// Of a table that may not be there its keys are no problems, and a list says
+	// what each of it must be.
+	for text, want := range map[string]string{
+		"[name]\na = 1\nb = 2\n": "line 1: name: must be a text in quotes",
+		"inner = 3\n":            "line 1: inner: must be a table",
+		"words = [1]\n":          "line 1: words: must be a list in brackets, each a text in quotes",
+	} {
+		if err := Decode([]byte(text), new(sample)); err == nil || err.Error() != want {
+			t.Errorf("%q: %v, want %s", text, err, want)
+		}
 	}
 	// A value over several lines leaves no second problem behind.
 	for _, text := range []string{"name = [\n1,\n2\n]\n", "name = 1 # [\n", "name = { a = [\n1 ] }\n"} {
