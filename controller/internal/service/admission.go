@@ -255,14 +255,16 @@ func (s *Service) inventory(ctx context.Context) error {
 				}
 			}
 			if _, active := s.Store.Get(a.Key); !active {
-				why, err := s.over(ctx, a)
+				ended, why, err := s.over(ctx, a)
 				if err != nil {
 					return err
 				}
-				if why == "" {
+				if ended {
 					continue
 				}
-				over = why
+				if why != "" {
+					over = why
+				}
 			}
 			places++
 		}

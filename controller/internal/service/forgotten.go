@@ -81,24 +81,42 @@ func (s *Service) lost(ctx context.Context, e store.Entry) (*forgotten, error) {
 // over deals with an attempt that the service shows in progress and that is
 // archived here: its end was confirmed, refused for good or decided by a person,
 // so nobody works on it any more. A confirmed outcome is sent again, byte for
-// byte (I26): the job ends as it had, and nothing runs. Otherwise why is what the
-// reason for a lack of places adds.
-func (s *Service) over(ctx context.Context, a api.Attempt) (why string, err error) {
+// byte (I26): the job ends as it had, and nothing runs. ended tells that it has;
+// otherwise why is what the reason for a lack of places adds, "" where the next
+// cycle may send it once more. What permits no repeat is not sent again before a
+// restart.
+func (s *Service) over(ctx context.Context, a api.Attempt) (ended bool, why string, err error) {
+	s.mu.Lock()
+	why, given := s.refused[a.Key]
+	s.mu.Unlock()
+	if given {
+		return false, why, nil
+	}
 	e, err := s.archived(a.Key)
 	if err != nil {
-		return "", fmt.Errorf("attempt %s, which the service shows in progress: %w", a.Key, err)
+		return false, "", fmt.Errorf("attempt %s, which the service shows in progress: %w", a.Key, err)
 	}
 	cause := "it has no confirmed outcome"
 	if record, ok := e.Record.(attempt.TerminalConfirmed); ok {
 		err := s.Repeat(ctx, a.Key, record)
-		if err == nil {
-			return "", nil
+		switch {
+		case err == nil:
+			return true, "", nil
+		case ctx.Err() != nil:
+			return false, "", context.Cause(ctx)
+		case provider.Repeatable(err):
+			s.Log.Warn("outcome not confirmed again", append(provider.Fields(err), "job", a.Job, "attempt", a.Key, "reference", a.Attempt, "error", err)...)
+			return false, "", nil
 		}
 		cause = err.Error()
 	}
 	text := fmt.Sprintf("attempt %s of job %s is over here and could not be ended there: %s; was the job database restored from an older backup? the runbook job-database says how to go on", a.Key, a.Job, cause)
-	s.once(a.Key, "the service shows an attempt in progress that is over", "job", a.Job, "attempt", a.Key, "reference", a.Attempt, "reason", text)
-	return ": " + text, nil
+	why = ": " + text
+	s.mu.Lock()
+	s.refused[a.Key] = why
+	s.mu.Unlock()
+	s.Log.Error("the service shows an attempt in progress that is over", "job", a.Job, "attempt", a.Key, "reference", a.Attempt, "reason", text)
+	return false, why, nil
 }
 
 // archived reads an archived record by its key; one that was trimmed meanwhile
@@ -116,7 +134,7 @@ func (s *Service) archived(key string) (store.Entry, error) {
 	return store.Entry{Key: key}, nil
 }
 
-// once tells of something that the service lost, once for each job or attempt.
+// once tells of something that the service lost, once for each job.
 func (s *Service) once(id, message string, fields ...any) {
 	s.mu.Lock()
 	told := s.told[id]

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -131,13 +132,16 @@ func TestServiceLostTheEnd(t *testing.T) {
 	s.Log = hclog.New(&hclog.LoggerOptions{Output: &log})
 	confirmed := attempt.TerminalConfirmed{Outcome: attempt.Outcome{Operation: attempt.OperationFail, Body: []byte("exact")}}
 	s.Store = &known{remembering{Store: records, archived: []store.Entry{
-		{Key: "ended", Record: attempt.Ended{Reason: attempt.EndOperator}}, {Key: "confirmed", Record: confirmed}, {Key: "refused", Record: confirmed},
+		{Key: "ended", Record: attempt.Ended{Reason: attempt.EndOperator}}, {Key: "confirmed", Record: confirmed}, {Key: "refused", Record: confirmed}, {Key: "away", Record: confirmed},
 	}}}
 	var sent []string
 	s.Repeat = func(_ context.Context, key string, record attempt.TerminalConfirmed) error {
 		sent = append(sent, key+" "+string(record.Outcome.Body))
-		if key == "refused" {
+		switch key {
+		case "refused":
 			return errors.New("complete: refused (none)")
+		case "away":
+			return &provider.Failure{Class: provider.ClassLost, Repeat: true}
 		}
 		w.inventory = slices.DeleteFunc(w.inventory, func(page []api.Attempt) bool { return page[0].Key == key })
 		return nil
@@ -162,10 +166,28 @@ func TestServiceLostTheEnd(t *testing.T) {
 	if told := strings.Count(log.String(), "in progress that is over"); told != 1 || !slices.Equal(sent, []string{"confirmed exact"}) {
 		t.Errorf("told %d times, sent %q", told, sent)
 	}
+	// What permits a repeat is sent in each cycle, and no person is asked for;
+	// what permits none is sent once.
+	shown("away", "away")
+	for range 2 {
+		_, err := s.admit(t.Context(), 0)
+		if b, ok := errors.AsType[*blocked](err); !ok || b.person || !strings.Contains(b.reason, "admits no more") {
+			t.Fatalf("%v", err)
+		}
+	}
 	shown("ended", "refused")
-	_, err := s.admit(t.Context(), 0)
-	if b, ok := errors.AsType[*blocked](err); !ok || !b.person || !strings.Contains(b.reason, "job-refused") || !strings.Contains(b.reason, "refused (none)") || !strings.Contains(b.reason, "admits no more") {
-		t.Fatalf("%v", err)
+	for range 2 {
+		_, err := s.admit(t.Context(), 0)
+		if b, ok := errors.AsType[*blocked](err); !ok || !b.person || !strings.Contains(b.reason, "job-refused") || !strings.Contains(b.reason, "refused (none)") || !strings.Contains(b.reason, "admits no more") {
+			t.Fatalf("%v", err)
+		}
+	}
+	times := map[string]int{}
+	for _, one := range sent {
+		times[one]++
+	}
+	if want := map[string]int{"confirmed exact": 1, "away exact": 4, "refused exact": 1}; !maps.Equal(times, want) {
+		t.Errorf("sent %v, want %v", times, want)
 	}
 	shown("ended", "trimmed meanwhile")
 	if _, err := s.admit(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "has no confirmed outcome") {

@@ -130,7 +130,8 @@ type Service struct {
 	announced *api.HelloAnswer            // nil while no hello stands
 	helloErr  error                       // why the last one was not acknowledged
 	taken     map[string]int              // jobs in the hands of a lane
-	told      map[string]bool             // jobs and attempts of which the service lost something, as was told
+	told      map[string]bool             // jobs of which the service lost an attempt, as was told
+	refused   map[string]string           // attempts that are over here and stay in progress there, and why, as was told
 	breakers  map[string]*breaker.Breaker // by kind
 	hostSeen  bool                        // the host answered at the last hello
 	reason    string                      // why nothing is admitted, as last reported
@@ -142,7 +143,7 @@ type Service struct {
 
 // New makes a service; nothing runs before Run.
 func New(cfg Config) *Service {
-	s := &Service{Config: cfg, offers: map[string]*offering.Offering{}, cycle: make(chan struct{}, 1), taken: map[string]int{}, told: map[string]bool{}, breakers: map[string]*breaker.Breaker{}, batchDue: true}
+	s := &Service{Config: cfg, offers: map[string]*offering.Offering{}, cycle: make(chan struct{}, 1), taken: map[string]int{}, told: map[string]bool{}, refused: map[string]string{}, breakers: map[string]*breaker.Breaker{}, batchDue: true}
 	for i := range cfg.Offerings {
 		s.offers[cfg.Offerings[i].Kind] = &cfg.Offerings[i]
 		s.breakers[cfg.Offerings[i].Kind] = &breaker.Breaker{}
