@@ -44,6 +44,7 @@ func markHooks(s *specs.Spec, id string, o SpecOptions) {
 			}
 		}
 	}
+	//lint:ignore SA1019 a device's spec may still have one, and runc runs it.
 	each(o.Deadlines.Create, s.Hooks.Prestart, s.Hooks.CreateRuntime, s.Hooks.CreateContainer)
 	// Runtimes disagree on the call in which these run.
 	each(min(o.Deadlines.Create, o.Deadlines.Start), s.Hooks.StartContainer, s.Hooks.Poststart)

@@ -36,6 +36,7 @@ func TestHooksAreMarkedAndBounded(t *testing.T) {
 	r := specRequest()
 	r.Profile.Resources.Devices = []profiles.DeviceRequest{{Kind: "x", Count: 1}}
 	r.Devices = hooked{
+		//lint:ignore SA1019 runc still runs it.
 		Prestart:      []specs.Hook{{Path: "/p", Args: []string{"p", "1"}, Env: []string{"A=b"}, Timeout: new(5)}},
 		CreateRuntime: []specs.Hook{{Path: "/a"}, {Path: "/b", Timeout: new(600)}},
 		Poststart:     []specs.Hook{{Path: "/c", Timeout: new(-1)}},
@@ -43,12 +44,14 @@ func TestHooksAreMarkedAndBounded(t *testing.T) {
 	}
 	path := "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	s := specOf(t, r)
-	if want := (&specs.Hooks{
+	want := &specs.Hooks{
+		//lint:ignore SA1019 runc still runs it.
 		Prestart:      []specs.Hook{{Path: "/p", Args: []string{"p", "1"}, Env: []string{mark, "A=b"}, Timeout: new(5)}},
 		CreateRuntime: []specs.Hook{{Path: "/a", Env: []string{mark, path}, Timeout: new(45)}, {Path: "/b", Env: []string{mark, path}, Timeout: new(45)}},
 		Poststart:     []specs.Hook{{Path: "/c", Env: []string{mark, path}, Timeout: new(22)}},
 		Poststop:      []specs.Hook{{Path: "/d", Env: []string{mark, path}, Timeout: new(6)}},
-	}); !cmp.Equal(s.Hooks, want) {
+	}
+	if !cmp.Equal(s.Hooks, want) {
 		t.Error(cmp.Diff(want, s.Hooks))
 	}
 	// The engine's record tells which containers have hooks.
