@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"slices"
 	"testing"
 
 	"github.com/quittance/quittance/controller/api"
@@ -253,4 +254,9 @@ func compare(t *testing.T, s *controllertest.Site, texts map[string]string) {
 	if l := s.Audit(texts); l.Confirmed == 0 {
 		t.Errorf("no terminal bytes were compared: %s", l)
 	}
+}
+
+// life is every point of a job whose first execution does not fail.
+func life() []point {
+	return slices.DeleteFunc(slices.Clone(points), func(p point) bool { return p.failing })
 }

@@ -23,8 +23,6 @@ const (
 	once end = "once"
 	// interrupted: execution was entered, so nothing may run it again.
 	interrupted end = "interrupted"
-	// lost: the worker was lost under the attempt, which says so.
-	lost end = "lost"
 )
 
 // point is one failpoint of the controller, or one of its arrivals.
@@ -74,11 +72,6 @@ var points = []point{
 // is their strike.
 var stories = []string{"record.ended", "record.suppressed", "record.terminal_held"}
 
-// life is every point of a job whose first execution does not fail.
-func life() []point {
-	return slices.DeleteFunc(slices.Clone(points), func(p point) bool { return p.failing })
-}
-
 // The matrix's other axis. Each strikes once, at its point.
 const (
 	killAgent      = "agent"              // SIGKILL of the agent, which starts again
@@ -126,51 +119,6 @@ func matrix() []row {
 		}
 	}
 	return rows
-}
-
-// storage tells the faults that the lanes do not survive.
-func storage(fault string) bool { return fault == failWrite || fault == failSync || fault == failName }
-
-// ends are how the job that is struck may end.
-func ends(r row) []end {
-	p := r.point
-	switch r.fault {
-	case killAgent, killContainerd:
-		// Once the worker was reached, nobody's end but its own matters: the
-		// channel is the controller's. Before, the strike may cost the worker.
-		switch {
-		case p.end == again:
-			return []end{again, once}
-		case p.failing:
-			return []end{once, lost}
-		}
-	case killShim:
-		// The worker ends with its shim, and soon, not at once.
-		switch p.name {
-		case "executor.allocated":
-			return []end{again, lost, once}
-		case "record.acknowledged#3", "executor.entered":
-			return []end{lost, once}
-		}
-	case timeOut:
-		if p.call == "Tasks/Create" {
-			return []end{once, again, lost}
-		}
-	case failWrite, failSync:
-		// The next file is the record's next revision, or what was seen of the
-		// host meanwhile: neither is taken, and nothing after it.
-		return []end{p.end}
-	case failName:
-		// What nobody was told of may all the same be found at the next start.
-		switch p.name {
-		case "record.acknowledged#3":
-			return []end{again, interrupted}
-		case "executor.entered", "executor.answered", "executor.outcome":
-			return []end{interrupted, once}
-		}
-		return []end{p.end}
-	}
-	return []end{once}
 }
 
 // parts is into how many parts rows are cut for the runs that take only one; see

@@ -321,3 +321,51 @@ func stopped(mark string, pid int) (bool, error) {
 	_, state, _ := strings.Cut(string(stat), ") ")
 	return strings.HasPrefix(state, "T"), err
 }
+
+// lost: the worker was lost under the attempt, which says so.
+const lost end = "lost"
+
+// storage tells the faults that the lanes do not survive.
+func storage(fault string) bool { return fault == failWrite || fault == failSync || fault == failName }
+
+// ends are how the job that is struck may end.
+func ends(r row) []end {
+	p := r.point
+	switch r.fault {
+	case killAgent, killContainerd:
+		// Once the worker was reached, nobody's end but its own matters: the
+		// channel is the controller's. Before, the strike may cost the worker.
+		switch {
+		case p.end == again:
+			return []end{again, once}
+		case p.failing:
+			return []end{once, lost}
+		}
+	case killShim:
+		// The worker ends with its shim, and soon, not at once.
+		switch p.name {
+		case "executor.allocated":
+			return []end{again, lost, once}
+		case "record.acknowledged#3", "executor.entered":
+			return []end{lost, once}
+		}
+	case timeOut:
+		if p.call == "Tasks/Create" {
+			return []end{once, again, lost}
+		}
+	case failWrite, failSync:
+		// The next file is the record's next revision, or what was seen of the
+		// host meanwhile: neither is taken, and nothing after it.
+		return []end{p.end}
+	case failName:
+		// What nobody was told of may all the same be found at the next start.
+		switch p.name {
+		case "record.acknowledged#3":
+			return []end{again, interrupted}
+		case "executor.entered", "executor.answered", "executor.outcome":
+			return []end{interrupted, once}
+		}
+		return []end{p.end}
+	}
+	return []end{once}
+}
