@@ -46,6 +46,14 @@
 // decides, such as which jobs an act hits, is counted and shown, and nothing is
 // expected of it.
 //
+// # Standstill
+//
+// An emulated machine has been seen to stand still, once in about a hundred
+// boots: both processors busy, nothing written, no kernel that answers. The guest
+// is asked for a sign of life all the time; without one for five minutes the
+// power is cut and the run fails, saying so. make vm then begins again from the
+// start, once: what stands still proves nothing, in either direction.
+//
 // # Stops, restarts and kills
 //
 // While jobs flow and one worker lives with open channels, every ordered pair of

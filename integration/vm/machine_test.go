@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -126,8 +127,10 @@ type lab struct {
 	machine *machine.Machine
 	witness *witness.Witness
 	broken  string // the needed row that failed
-	table   []string
-	began   time.Time
+	// stoodStill tells that the machine stood still and its power was cut.
+	stoodStill atomic.Bool
+	table      []string
+	began      time.Time
 }
 
 // newLab builds everything that the machine is given.
@@ -164,6 +167,13 @@ func newLab(t *testing.T) *lab {
 	}
 	l.config = machine.Config{
 		Base: base, Overlay: overlay, Payload: payload, Dir: short, Console: filepath.Join(l.dir, "console.log"), Accel: *accel,
+		StoodStill: func() {
+			l.stoodStill.Store(true)
+			// For make vm, which then runs all of it once more.
+			if err := os.WriteFile(filepath.Join(l.dir, "stood-still"), nil, 0o644); err != nil {
+				t.Error(err)
+			}
+		},
 	}
 	t.Cleanup(func() { l.close(t, payload) })
 	return l
@@ -299,11 +309,18 @@ func (l *lab) do(t *testing.T, r row) (text string, notes []string) {
 	if l.broken != "" {
 		t.Fatalf("%s failed before it", l.broken)
 	}
+	if l.stoodStill.Load() {
+		t.Fatal("the machine stood still before it")
+	}
 	ctx, cancel := context.WithTimeoutCause(t.Context(), rowLimit, fmt.Errorf("not within %s", rowLimit))
 	defer cancel()
 	began := time.Now()
 	text, notes, err := l.machine.Do(ctx, func(said string) { t.Log(said) }, r.command, r.arguments...)
 	err = errors.Join(err, l.keep(r.command, notes))
+	if err != nil && l.stoodStill.Load() {
+		l.tell(t, r.name, "FAIL", began, "the machine stood still")
+		t.Fatal("the machine stood still: its kernel answered nothing any more, and its power was cut")
+	}
 	if err != nil {
 		l.tell(t, r.name, "FAIL", began, strings.SplitN(err.Error(), "\n", 2)[0])
 		if r.needed {

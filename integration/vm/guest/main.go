@@ -176,5 +176,6 @@ var commands = map[string]func(context.Context, *task) (string, error){
 	"purge-and-reinstall":  purgeAndReinstall,
 	"power-off":            powerOff,
 	"diagnose":             diagnose,
+	wire.Alive:             func(context.Context, *task) (string, error) { return "", nil },
 	"tidy":                 func(ctx context.Context, _ *task) (string, error) { return "", tidy(ctx) },
 }

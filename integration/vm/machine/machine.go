@@ -18,7 +18,9 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/quittance/quittance/integration/vm/disk"
 	"github.com/quittance/quittance/integration/vm/wire"
@@ -34,6 +36,9 @@ type Config struct {
 	Accel   string // "tcg", "kvm", or "kvm:tcg" for the first that works
 	// Started is told the emulator's process.
 	Started func(pid int)
+	// StoodStill is called when the guest said nothing for [standstill] although
+	// it was asked all the time: its kernel runs no more. Then the power is cut.
+	StoodStill func()
 }
 
 // Machine is a running virtual machine.
@@ -44,6 +49,7 @@ type Machine struct {
 	out     *wire.Writer
 	over    chan struct{} // closed once the emulator was reaped
 	err     error         // how it ended; read after over
+	heard   atomic.Int64  // when the guest said something last, in Unix nanoseconds
 
 	mu      sync.Mutex
 	last    int64                       // highest request id
@@ -59,6 +65,7 @@ func Boot(ctx context.Context, c Config) (m *Machine, bootID string, err error) 
 	if bootID, err = m.AwaitHello(ctx); err != nil {
 		return nil, "", errors.Join(err, m.Cut())
 	}
+	go m.guard(c.StoodStill)
 	return m, bootID, nil
 }
 
@@ -144,6 +151,7 @@ func (m *Machine) listen() {
 }
 
 func (m *Machine) take(message wire.Message) {
+	m.heard.Store(time.Now().UnixNano())
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if message.Kind == wire.Hello {
@@ -229,6 +237,45 @@ func (m *Machine) Do(ctx context.Context, said func(string), command string, arg
 			}
 		case <-ctx.Done():
 			return "", notes, fmt.Errorf("%s: %w", command, context.Cause(ctx))
+		}
+	}
+}
+
+const (
+	// standstill is several times what a starved machine needs for a reboot,
+	// during which nobody answers.
+	standstill  = 5 * time.Minute
+	askInterval = 30 * time.Second
+)
+
+// guard asks the guest for a sign of life until the machine ends. An emulated
+// machine stands still now and then, both of its processors busy with nothing;
+// whoever waits for it would wait for ever.
+func (m *Machine) guard(stoodStill func()) {
+	if silent(&m.heard, m.over, func() error { return m.out.Write(wire.Request{Command: wire.Alive}) }) {
+		stoodStill()
+		// A failure means that it has ended.
+		_ = m.cmd.Process.Kill()
+	}
+}
+
+// silent asks at every interval and returns true once nothing was heard for a
+// standstill, and false once it is over.
+func silent(heard *atomic.Int64, over <-chan struct{}, ask func() error) bool {
+	heard.Store(time.Now().UnixNano())
+	ticker := time.NewTicker(askInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-over:
+			return false
+		case <-ticker.C:
+		}
+		if time.Since(time.Unix(0, heard.Load())) >= standstill {
+			return true
+		}
+		if err := ask(); err != nil {
+			return false // the port has ended, as the machine has or will
 		}
 	}
 }

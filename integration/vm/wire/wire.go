@@ -11,6 +11,9 @@
 //	               {"id":7,"kind":"note","text":"…"}               any number: for the test
 //	               {"id":7,"kind":"pass"|"fail","text":"…"}        exactly one, the last
 //
+// A request with the number 0 and the command "alive" may come at any time and is
+// answered at once, with that number.
+//
 // A note is written before the guest goes on: what was noted when the power was
 // cut has left the machine.
 package wire
@@ -27,9 +30,12 @@ import (
 // maxLine bounds one message in bytes, the line feed included.
 const maxLine = 1 << 20
 
+// Alive is the command that asks for a sign of life.
+const Alive = "alive"
+
 // Request asks the guest to run one command.
 type Request struct {
-	ID        int64    `json:"id"` // from 1, never used again
+	ID        int64    `json:"id"` // from 1, never used again; 0 for [Alive]
 	Command   string   `json:"command"`
 	Arguments []string `json:"arguments"`
 }
