@@ -110,7 +110,9 @@ func build(ctx context.Context, dir, made string) (err error) {
 	if err := os.WriteFile(hook, []byte(customize), 0o755); err != nil {
 		return err
 	}
-	err = run(ctx, "mmdebstrap", "--variant=minbase", "--include="+strings.Join(packages, ","),
+	// What it mounts below root ends with its mount namespace, even where it is
+	// killed: nothing of the host can be met when root is removed.
+	err = run(ctx, "unshare", "--mount", "mmdebstrap", "--variant=minbase", "--include="+strings.Join(packages, ","),
 		"--aptopt=Acquire::Languages \"none\"", "--aptopt=Acquire::Retries \"5\"", "--customize-hook="+hook+` "$1"`, suite, root)
 	if err != nil {
 		return err
