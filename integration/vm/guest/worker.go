@@ -203,15 +203,13 @@ func receiptOf[T any](ctx context.Context, generation *hostclient.Generation, a 
 		if entry.Kind != kind {
 			continue
 		}
-		before := entry.Index - 1 // the genesis receipt is no allocation's
-		leaves, err := generation.Receipts(ctx, hostclient.ReceiptsQuery{After: &before, Limit: 1})
+		// By its own index: what is not released stays readable where the log
+		// around it is not served any more.
+		leaf, err := generation.Receipt(ctx, entry.Index)
 		if err != nil {
 			return none, err
 		}
-		if len(leaves) == 0 {
-			return none, fmt.Errorf("receipt %d is not there", entry.Index)
-		}
-		return protocol.BodyOf[T](leaves[0].Receipt)
+		return protocol.BodyOf[T](leaf.Receipt)
 	}
 	return none, fmt.Errorf("number %d has no %s receipt", a.Number, kind)
 }
