@@ -82,19 +82,13 @@ func makePrivateDir(dir string) error {
 	return nil
 }
 
-// bytesPerAllocation is what the ledger keeps free for each live allocation, so
-// that it can be retired, consumed and released with the disk full (I36): the
-// receipts and intents of its whole life, at their ceilings where a container
-// could provoke them.
-const bytesPerAllocation = 256 << 10
-
 // ballastBytes is given up first on a full disk, so that the engine's own
 // metadata can be written too.
 const ballastBytes = 16 << 20
 
 func ledgerOptions(c Config) ledger.Options {
 	return ledger.Options{
-		Segment: segmentSize(c), Reserve: c.MaxSlots * bytesPerAllocation, Ballast: ballastBytes, Marker: markerFile(c),
+		Segment: segmentSize(c), Reserve: c.MaxSlots * core.BytesPerAllocation, Ballast: ballastBytes, Marker: markerFile(c),
 	}
 }
 
@@ -103,9 +97,8 @@ func ledgerOptions(c Config) ledger.Options {
 // beyond some 1,100 allocations need more than the largest segment: then a base
 // that does not fit waits for disk space.
 func segmentSize(c Config) int64 {
-	const block = 4096
-	need := (c.MaxSlots+c.MaxUnreleased)*core.BaseBytesPerAllocation + block
-	need = (need + block - 1) / block * block
+	const block = 4096 // the first one is more than the segment's header
+	need := block + (core.BaseBytes(c.MaxSlots+c.MaxUnreleased)+block-1)/block*block
 	return min(max(need, ledger.DefaultSegment), ledger.MaxSegment)
 }
 

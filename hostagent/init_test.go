@@ -136,8 +136,8 @@ func TestWorstCase(t *testing.T) {
 func TestSegmentHoldsEveryBase(t *testing.T) {
 	for _, tc := range []struct{ slots, unreleased, want int64 }{
 		{1, 1, 4 << 20},
-		{16, 256, 272*56<<10 + 4096},
-		{16, 1000, 1016*56<<10 + 4096},
+		{16, 256, 272*56<<10 + 8192},
+		{16, 1000, 1016*56<<10 + 8192},
 		{64, 4096, 64 << 20},
 	} {
 		c := testConfig(t)

@@ -41,12 +41,11 @@ type Options struct {
 
 // Bounds of the agent's own end and calls, and of what new work must leave free.
 const (
-	shutdownTime    = 2 * time.Second
-	listTimeout     = 30 * time.Second
-	listPause       = time.Second
-	listAgain       = 10 * time.Second   // while containers of another generation block new work
-	spaceForNewWork = bytesPerAllocation // of the ledger's prepared room
-	freeForNewWork  = 8 << 20            // of the state directory's file system
+	shutdownTime   = 2 * time.Second
+	listTimeout    = 30 * time.Second
+	listPause      = time.Second
+	listAgain      = 10 * time.Second // while containers of another generation block new work
+	freeForNewWork = 8 << 20          // of the state directory's file system
 )
 
 // agent is a running agent's parts, in the order in which they are made; they
@@ -186,14 +185,9 @@ func (a *agent) openServer(version string) error {
 	return nil
 }
 
-// noSpace reports that new work would eat what the retirement of the existing
-// needs (I36): in the ledger's own reserve, or on the file system, which the
-// ledger looks at only now and then.
+// noSpace reports that new work would eat what the engine needs to retire the
+// existing (I36). The ledger looks at its own space.
 func (a *agent) noSpace() bool {
-	space := a.journal.Space()
-	if space.Full || space.Room < spaceForNewWork {
-		return true
-	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(a.cfg.StateDir, &st); err != nil {
 		a.log.Error("statfs_failed", "error", err)

@@ -83,6 +83,9 @@ func (c *Chronicle) Release(base *core.ReleaseBase, entries []core.Entry, done f
 	c.next.Release(base, entries, c.told(entries, done))
 }
 
+// Space implements [core.Journal].
+func (c *Chronicle) Space() core.Space { return c.next.Space() }
+
 // told tells of entries once they are durable, before whoever waits for them
 // acts on it.
 func (c *Chronicle) told(entries []core.Entry, done func(error)) func(error) {

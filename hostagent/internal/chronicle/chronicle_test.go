@@ -25,6 +25,7 @@ func (p *paper) Append(_ []core.Entry, done func(error)) { p.dones = append(p.do
 func (p *paper) Release(base *core.ReleaseBase, _ []core.Entry, done func(error)) {
 	p.base, p.dones = base, append(p.dones, done)
 }
+func (p *paper) Space() core.Space { return core.Space{Room: 7} }
 
 // tally writes down what is counted.
 type tally struct{ told []string }

@@ -48,6 +48,10 @@ const MaxBaseBytes = 256 << 20
 // unreleased takes every base without new disk space (I36).
 const BaseBytesPerAllocation = 56 << 10
 
+// BaseBytes bounds the base of so many allocations, the records that go with it
+// included.
+func BaseBytes(allocations int64) int64 { return allocations*BaseBytesPerAllocation + 4096 }
+
 // EncodeBase writes a state as a base record; tree is the receipt log's own
 // snapshot at the state's size and is returned by [OpenBase] as it is.
 func EncodeBase(s *State, tree []byte) []byte {

@@ -21,6 +21,9 @@ type Journal interface {
 	// Release queues entries at the head of a new segment that begins with a
 	// base, and afterwards removes the segments that nothing needs any more.
 	Release(base *ReleaseBase, entries []Entry, done func(error))
+	// Space is asked before every event, in the goroutine of the calls above:
+	// until the next of them there is no less.
+	Space() Space
 }
 
 // Workers carry out effects.
@@ -161,6 +164,7 @@ func (c *Core) untilNextDeadline() time.Duration {
 // step runs one event and holds its effects and replies until every entry
 // decided so far is durable.
 func (c *Core) step(e Event) {
+	c.cfg.Session.Space = c.cfg.Journal.Space()
 	out := Step(c.cfg.State, c.cfg.Session, c.cfg.Clock.Now(), e)
 	if len(out.Entries) > 0 {
 		c.appended++

@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -18,6 +19,7 @@ type slowJournal struct {
 	mu      sync.Mutex
 	waiting []func(error)
 	kinds   []protocol.Kind
+	space   *Space        // nil: plenty
 	blocked chan struct{} // what Append waits for before it takes anything; nil: nothing
 }
 
@@ -54,6 +56,15 @@ func (j *slowJournal) Append(entries []Entry, done func(error)) {
 
 func (j *slowJournal) Release(_ *ReleaseBase, entries []Entry, done func(error)) {
 	j.Append(entries, done)
+}
+
+func (j *slowJournal) Space() Space {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.space != nil {
+		return *j.space
+	}
+	return Space{Room: math.MaxInt64, Release: math.MaxInt64}
 }
 
 // sync ends the oldest waiting batches: all with n below 0.

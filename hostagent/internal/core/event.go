@@ -23,7 +23,8 @@ type Caller struct {
 type (
 	// Allocate asks for a number. Nonce is a fresh random identity for the
 	// container, used if the number is accepted. NoSpace says that the state
-	// directory's file system is too full for new work (I36). Devices are those
+	// directory's file system is too full for new work, whatever the journal
+	// has prepared (I36). Devices are those
 	// that the host has now; they matter only to a profile that asks for some.
 	Allocate struct {
 		ID      RequestID

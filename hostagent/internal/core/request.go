@@ -159,8 +159,11 @@ func (x *stepper) acceptable(e Allocate) (Loaded, *protocol.Problem) {
 		return retryLater(protocol.NewProblem(protocol.CodeEngineUnavailable, "the container engine is unavailable: "+x.v.engine.Detail, "send this again later"))
 	case !loaded.Info.Available && !loaded.LacksDevices || loaded.Profile == nil:
 		return retryLater(protocol.NewProblem(protocol.CodeProfileUnavailable, "the profile is unavailable: "+loaded.Info.Reason, "an operator mends the profile; then send this again"))
-	case e.NoSpace:
+	case e.NoSpace || x.v.Space.Full:
 		return retryLater(protocol.NewProblem(protocol.CodeNoSpace, "the state directory's file system is nearly full", "an operator frees space; existing allocations can still be retired"))
+	}
+	if p := x.roomForOne(); p != nil {
+		return Loaded{}, p
 	}
 	slots := x.slots()
 	if slots.Used >= slots.Max {
@@ -181,6 +184,40 @@ func (x *stepper) acceptable(e Allocate) (Loaded, *protocol.Problem) {
 	}
 	return loaded, nil
 }
+
+// roomForOne refuses one more number while what is prepared does not take the
+// whole lives of all that are not consumed, its own, and a release (I36): the
+// disk may be full from now on.
+func (x *stepper) roomForOne() *protocol.Problem {
+	if x.v.Space.Release > 0 && x.v.Space.Room/BytesPerAllocation > int64(x.slots().Used) {
+		return nil
+	}
+	return x.notPrepared("one more allocation")
+}
+
+// roomToRelease refuses a release while it might have to wait for disk space:
+// what is queued behind it would wait as well.
+func (x *stepper) roomToRelease() *protocol.Problem {
+	space := x.v.Space
+	if space.Release > 0 && (!space.Full || BaseBytes(int64(len(x.s.allocations))) <= space.Release) {
+		return nil
+	}
+	return x.notPrepared("a release")
+}
+
+func (x *stepper) notPrepared(what string) *protocol.Problem {
+	p := protocol.NewProblem(protocol.CodeNoSpace, "the ledger has no prepared space for "+what,
+		"send this again; if that does not help, an operator frees space on the state directory's file system")
+	p.RetryAfterMillis = preparedMillis
+	if x.v.Space.Full {
+		p.RetryAfterMillis = 1000
+	}
+	return p
+}
+
+// preparedMillis is after how long to look again for space that is prepared at
+// the moment.
+const preparedMillis = 20
 
 // retire asks the worker to stop, repeats what is known, or burns a number.
 func (x *stepper) retire(e Retire) {
@@ -235,6 +272,9 @@ func (x *stepper) burn(e Retire) {
 	p := x.checkNext(e.Number)
 	if p == nil && e.Caller.Operator {
 		p = protocol.NewProblem(protocol.CodeForbidden, "only the owner may burn a number", "let the controller settle it")
+	}
+	if p == nil {
+		p = x.roomForOne()
 	}
 	if p != nil {
 		x.refuse(e.ID, p)
@@ -298,6 +338,10 @@ func (x *stepper) release(e Release) {
 	}
 	if frontier == x.s.Released && len(x.carried()) == len(e.Body.Except) {
 		x.reply(e.ID, 200, x.releaseAnswer(nil))
+		return
+	}
+	if p := x.roomToRelease(); p != nil {
+		x.refuse(e.ID, p)
 		return
 	}
 	size := int64(x.s.Next)

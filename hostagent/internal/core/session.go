@@ -2,6 +2,7 @@ package core
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/quittance/quittance/protocol"
 )
@@ -27,12 +28,28 @@ const (
 	receiptIntervalMillis = 60_000
 )
 
+// BytesPerAllocation is what the journal keeps free for each live allocation, so
+// that it can be retired, consumed and released with the disk full (I36): the
+// receipts and intents of its whole life, at their ceilings where a container
+// could provoke them.
+const BytesPerAllocation = 256 << 10
+
+// Space is what the journal can take for certain, whatever happens to the disk.
+type Space struct {
+	Room    int64 // bytes of entries, besides a release
+	Release int64 // bytes of the largest release, its base included; 0 while none can begin
+	Full    bool  // the disk has no space for more than that
+}
+
 // Session is what only this life of the agent knows. [Step] changes it; a
 // restart begins with [NewSession].
 type Session struct {
 	BootID     protocol.ID
 	CgroupMode protocol.CgroupMode
 	Bounds     Bounds
+	// Space is what the journal can take now. A new session has plenty; whoever
+	// steps says how much there is.
+	Space Space
 
 	started     int64 // boot-time milliseconds of the Started event
 	engine      protocol.Engine
@@ -55,6 +72,7 @@ type Session struct {
 func NewSession(bootID protocol.ID, mode protocol.CgroupMode, bounds Bounds) *Session {
 	return &Session{
 		BootID: bootID, CgroupMode: mode, Bounds: bounds,
+		Space:    Space{Room: math.MaxInt64, Release: math.MaxInt64},
 		profiles: map[string]Loaded{}, runs: map[protocol.Number]*run{},
 		engine: protocol.Engine{Detail: "the agent has not reached the engine since it started"},
 	}

@@ -87,8 +87,11 @@ func fold(l *ledger.Ledger, signer *tlog.Signer) (*Journal, *core.State, error) 
 // Receipts is the receipt log; everything that it serves is durable.
 func (j *Journal) Receipts() *receiptlog.Log { return j.log }
 
-// Space says whether there is room for new work (I36).
-func (j *Journal) Space() ledger.Space { return j.ledger.Space() }
+// Space implements core.Journal.
+func (j *Journal) Space() core.Space {
+	s := j.ledger.Space()
+	return core.Space{Room: s.Room, Release: s.Release, Full: s.Full}
+}
 
 // Failed is closed when the ledger can make nothing durable any more, even if
 // nothing was being written; [Journal.Err] says why. The process must end (I35).

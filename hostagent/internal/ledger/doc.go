@@ -64,7 +64,9 @@
 // # Space
 //
 // Spares are written full of zeros before they are needed, enough of them for
-// Options.Reserve bytes: with the disk full those can still be filled (I36).
+// Options.Reserve bytes and a release: with the disk full those can still be
+// filled (I36). Open returns only when they are there. Until one that a release
+// began is made anew, [Space] says what is left.
 // On file systems that copy on write that is not a promise. The ballast is
 // given up before that, so that the engine can still remove containers; new
 // work is to be refused while [Space] says that the disk is full.

@@ -144,8 +144,12 @@ type Release struct {
 // Space says how much can be written without new disk space.
 type Space struct {
 	// Room is the number of bytes of records that fit into what is
-	// preallocated, counted so that groups of MaxPayload fit for certain.
+	// preallocated besides a release's segment, counted so that groups of
+	// MaxPayload fit for certain.
 	Room int64
+	// Release is the size of the largest release, base and records as they lie
+	// on disk, that fits into a preallocated segment; 0 while none is there.
+	Release int64
 	// Full is true while preallocation fails for want of disk space: new work
 	// should be refused (I36).
 	Full bool

@@ -55,7 +55,8 @@ type segment struct {
 
 // Open opens the ledger in dir; it never creates one. When it returns,
 // everything that was found is durable, also where an earlier sync had failed
-// (I35). Errors: ErrNotExist, ErrLost, ErrLocked, *DamageError, *FormatError,
+// (I35), and what is to be preallocated is there unless the disk is full, which
+// Space tells (I36). Errors: ErrNotExist, ErrLost, ErrLocked, *DamageError, *FormatError,
 // *GenerationError, or what the file system said.
 func Open(dir string, o Options) (_ *Ledger, err error) {
 	o, err = o.withDefaults()
@@ -108,7 +109,9 @@ func Open(dir string, o Options) (_ *Ledger, err error) {
 	if err := l.recover(found); err != nil {
 		return nil, err
 	}
-	l.start(found)
+	if err := l.start(found); err != nil {
+		return nil, fmt.Errorf("prepare the ledger's disk space: %w", err)
+	}
 	return l, nil
 }
 

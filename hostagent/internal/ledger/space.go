@@ -59,8 +59,16 @@ func usable(size int64) int64 {
 func (l *Ledger) Space() Space {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := Space{Room: max(l.plan.left-Size(MaxPayload), 0), Full: l.full}
-	for _, size := range l.plan.sizes {
+	s := Space{Full: l.full}
+	if l.plan.credit > 0 {
+		return s // what is queued already needs more than there is
+	}
+	s.Room = max(l.plan.left-Size(MaxPayload), 0)
+	for i, size := range l.plan.sizes {
+		if i == 0 {
+			s.Release = size - segmentHeader
+			continue
+		}
 		s.Room += usable(size)
 	}
 	return s
@@ -76,6 +84,16 @@ func (l *Ledger) wanted() int {
 // spaceRetry is how often the disk is looked at while it is full, and always
 // where there is a ballast.
 const spaceRetry = time.Second
+
+// prepareAll makes what is missing, as far as the disk has space: nothing may
+// be promised before there is room to keep it (I36).
+func (l *Ledger) prepareAll() error {
+	for {
+		if more, err := l.prepareOne(); !more {
+			return err
+		}
+	}
+}
 
 // prepareSpares keeps enough spares and the ballast. It is the only goroutine
 // that makes files.

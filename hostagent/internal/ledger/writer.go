@@ -137,8 +137,8 @@ func (l *Ledger) Close() error {
 	return errors.Join(l.Err(), l.closeFiles())
 }
 
-// start begins writing behind what was found.
-func (l *Ledger) start(found *scan) {
+// start prepares the space and begins writing behind what was found.
+func (l *Ledger) start(found *scan) error {
 	last := found.used[len(found.used)-1]
 	w := &writer{
 		l: l, segment: l.segments[last.ordinal], end: last.end,
@@ -149,8 +149,12 @@ func (l *Ledger) start(found *scan) {
 	for _, s := range l.spares {
 		l.plan.sizes = append(l.plan.sizes, s.size)
 	}
+	if err := l.prepareAll(); err != nil {
+		return err
+	}
 	go l.prepareSpares()
 	go w.run()
+	return nil
 }
 
 // writer is the one goroutine that writes records; everything in it is its
@@ -395,7 +399,9 @@ func (l *Ledger) removeBelow(keep uint64) error {
 	if len(gone) == 0 {
 		return nil
 	}
-	return l.o.FS.SyncDir(l.dir)
+	err := l.o.FS.SyncDir(l.dir)
+	signal(l.spareOut) // there is space for the next spare
+	return err
 }
 
 // forgetBelow takes segments away from readers, and gives them, ascending.

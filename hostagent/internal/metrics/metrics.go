@@ -14,7 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/quittance/quittance/hostagent/internal/ledger"
+	"github.com/quittance/quittance/hostagent/internal/core"
 	"github.com/quittance/quittance/protocol"
 )
 
@@ -156,7 +156,7 @@ func seconds(millis int64) float64 { return float64(millis) / 1000 }
 // State is what the agent is like at the time of a scrape.
 type State struct {
 	Host  protocol.Host // of what GET host answers: frontiers, index, slots, engine, owner
-	Space ledger.Space
+	Space core.Space
 	// Profiles are the profiles read, Available those of them that can be used.
 	Profiles, Available int
 }

@@ -28,9 +28,25 @@ func (h *Handler) ask(r *request, id core.RequestID, e core.Event) (core.Reply, 
 }
 
 func (h *Handler) effect(r *request, id core.RequestID, e core.Event) (answer, *protocol.Problem) {
-	reply, p := h.ask(r, id, e)
-	return answer{status: reply.Status, body: reply.Body}, p
+	for began := time.Now(); ; {
+		reply, p := h.ask(r, id, e)
+		if p == nil || p.RetryAfterMillis == 0 || p.RetryAfterMillis > momentMillis || time.Since(began) > momentsWait {
+			return answer{status: reply.Status, body: reply.Body}, p
+		}
+		select {
+		case <-r.http.Context().Done():
+			return answer{}, p
+		case <-time.After(time.Duration(p.RetryAfterMillis) * time.Millisecond):
+		}
+	}
 }
+
+// A refusal that lasts for a moment only, as while the ledger prepares its next
+// segment, is waited for here, so that no client needs to.
+const (
+	momentMillis = 100
+	momentsWait  = 2 * time.Second
+)
 
 func (h *Handler) allocate(r *request) (answer, *protocol.Problem) {
 	var body protocol.AllocateRequest

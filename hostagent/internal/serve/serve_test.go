@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -63,6 +64,7 @@ type agent struct {
 	dir     string
 	signer  *tlog.Signer
 	journal *journal.Journal
+	scarce  *scarce // the same, for the core
 	handler *serve.Handler
 	log     *lockedBuffer
 	end     func()
@@ -95,7 +97,7 @@ func newAgent(t testing.TB) *agent {
 	genesis := core.Genesis(a.signer.Generation(), protocol.TimestampOf(time.Now()), protocol.GenesisBody{
 		HostKey: a.signer.PublicKey(), BootID: protocol.NewID(), Versions: protocol.Versions{Agent: "test", Protocol: []int{1}},
 	})
-	if err := journal.Create(a.ledger(), ledger.Options{Generation: a.signer.Generation(), Segment: ledger.MinSegment}, genesis); err != nil {
+	if err := journal.Create(a.ledger(), a.options(), genesis); err != nil {
 		t.Fatal(err)
 	}
 	a.start()
@@ -105,17 +107,23 @@ func newAgent(t testing.TB) *agent {
 
 func (a *agent) ledger() string { return filepath.Join(a.dir, "ledger") }
 
+func (a *agent) options() ledger.Options {
+	return ledger.Options{Generation: a.signer.Generation(), Segment: ledger.MinSegment, Reserve: maxSlots * core.BytesPerAllocation}
+}
+
+const maxSlots = 4
+
 // start begins a life of the agent.
 func (a *agent) start() {
 	a.t.Helper()
-	j, state, err := journal.Open(a.ledger(), ledger.Options{Segment: ledger.MinSegment}, a.signer)
+	j, state, err := journal.Open(a.ledger(), a.options(), a.signer)
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	a.journal = j
+	a.journal, a.scarce = j, &scarce{Journal: j}
 	c := core.New(core.Config{
-		State: state, Session: core.NewSession(protocol.NewID(), protocol.CgroupV2, core.Bounds{MaxSlots: 4, MaxUnreleased: 4, StuckAfterMillis: 1000}),
-		Journal: j, Workers: idleWorkers{}, Clock: clock{},
+		State: state, Session: core.NewSession(protocol.NewID(), protocol.CgroupV2, core.Bounds{MaxSlots: maxSlots, MaxUnreleased: 4, StuckAfterMillis: 1000}),
+		Journal: a.scarce, Workers: idleWorkers{}, Clock: clock{},
 	})
 	key, err := tlog.ParsePublicKey(a.signer.PublicKey())
 	if err != nil {
@@ -255,6 +263,53 @@ func TestWitness(t *testing.T) {
 	}
 	a.controller("PUT", "/v1/{g}/witness", `{"checkpoint":`+quoted+`,"highest":null}`, 200, nil)
 	a.burnAndConsume(3)
+}
+
+// scarce is a journal whose prepared space is gone at the next looks.
+type scarce struct {
+	*journal.Journal
+	looks atomic.Int64
+	full  atomic.Bool
+}
+
+func (j *scarce) Space() core.Space {
+	if j.looks.Add(-1) >= 0 {
+		return core.Space{Full: j.full.Load()}
+	}
+	return j.Journal.Space()
+}
+
+// While the ledger prepares its next segment a request waits here; with a full
+// disk, or for too long, it is refused, and nothing has changed (I36).
+func TestSpaceThatIsPrepared(t *testing.T) {
+	a := newAgent(t)
+	a.controller("PUT", "/v1/{g}/witness", nothingHeld, 200, nil)
+	a.burnAndConsume(1)
+	for _, tc := range []struct {
+		name  string
+		looks int64
+		full  bool
+		want  int
+	}{
+		{"full", 3, true, 503},
+		{"for too long", 1 << 40, false, 503},
+		{"for a moment", 3, false, 200},
+	} {
+		a.scarce.full.Store(tc.full)
+		a.scarce.looks.Store(tc.looks)
+		before := a.journal.Receipts().Queued()
+		path, body := "/v1/{g}/release", `{"frontier":1,"except":[]}`
+		if tc.want == 200 {
+			a.controller("PUT", path, body, 200, nil)
+			continue
+		}
+		var problem protocol.Problem
+		a.controller("PUT", path, body, tc.want, &problem)
+		a.scarce.looks.Store(0)
+		if problem.Code != protocol.CodeNoSpace || a.journal.Receipts().Queued() != before {
+			t.Errorf("%s: %+v", tc.name, problem)
+		}
+	}
 }
 
 // I8, I21: what was released is an explicit answer, over restarts too; what
