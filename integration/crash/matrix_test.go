@@ -1,15 +1,9 @@
 package crash_test
 
 import (
-	"cmp"
-	"fmt"
-	"hash/fnv"
-	"os"
-	"regexp"
-	"slices"
-	"strconv"
-	"strings"
 	"testing"
+
+	"github.com/quittance/quittance/integration/crash/matrix"
 )
 
 // point is one failpoint of the agent, or one of its arrivals.
@@ -114,8 +108,8 @@ type strikeRow struct {
 
 func (r strikeRow) String() string { return r.fault + "/" + r.point.name }
 
-// matrix is every row, by fault and then in the order of a life.
-func matrix() []strikeRow {
+// matrixRows is every row, by fault and then in the order of a life.
+func matrixRows() []strikeRow {
 	var rows []strikeRow
 	for _, fault := range faults {
 		for _, p := range points {
@@ -127,127 +121,36 @@ func matrix() []strikeRow {
 	return rows
 }
 
-// samples is into how many parts the matrix is cut for the runs that take only
-// one; all of them together are the matrix.
-const samples = 12
+// parts is into how many parts the matrix is cut for the runs that take only one
+// of them.
+const parts = 12
 
-// sampleOf gives every row its part: spread by a hash, equally large.
-func sampleOf(rows []strikeRow) map[string]int {
-	names := make([]string, len(rows))
-	for i, r := range rows {
-		names[i] = r.String()
+func names(rows []strikeRow) []string {
+	var all []string
+	for _, r := range rows {
+		all = append(all, r.String())
 	}
-	hash := func(s string) uint64 {
-		h := fnv.New64a()
-		if _, err := h.Write([]byte(s)); err != nil {
-			panic(err) // never: a hash takes everything
-		}
-		return h.Sum64()
-	}
-	slices.SortFunc(names, func(a, b string) int { return cmp.Compare(hash(a), hash(b)) })
-	parts := map[string]int{}
-	for i, name := range names {
-		parts[name] = i % samples
-	}
-	return parts
-}
-
-// chosen tells whether this run takes a row. QUITTANCE_SAMPLE is a number that
-// the lane's runner takes from the commit, so that every commit is struck
-// elsewhere and any run can be repeated; without it every row is taken.
-func chosen(t *testing.T, rows []strikeRow) func(strikeRow) bool {
-	t.Helper()
-	text := os.Getenv("QUITTANCE_SAMPLE")
-	if text == "" {
-		return func(strikeRow) bool { return true }
-	}
-	number, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		t.Fatalf("QUITTANCE_SAMPLE must be a number: %v", err)
-	}
-	parts := sampleOf(rows)
-	return func(r strikeRow) bool { return parts[r.String()] == int(number%samples) }
+	return all
 }
 
 // The matrix has every failpoint, and strikes each by more than a kill where
 // more is possible.
 func TestMatrixHasEveryFailpoint(t *testing.T) {
-	source, err := os.ReadFile("../../hostagent/internal/failpoint/doc.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	named := regexp.MustCompile(`Point += "([a-z-]+)"`).FindAllStringSubmatch(string(source), -1)
-	inGroup := regexp.MustCompile(`(?m)^\t[A-Z]\w+ +Point = "([a-z-]+)"`).FindAllStringSubmatch(string(source), -1)
-	if len(named) < 30 || len(named) != len(inGroup) {
-		t.Fatalf("%d failpoints were found, %d of them as constants", len(named), len(inGroup))
-	}
-	struck := map[string]bool{}
+	var struck []string
 	for _, p := range points {
-		name, _, _ := strings.Cut(p.name, "#")
-		struck[name] = true
+		struck = append(struck, p.name)
 	}
-	for _, n := range named {
-		if !struck[n[1]] {
-			t.Errorf("failpoint %s has no row in the matrix", n[1])
-		}
-		delete(struck, n[1])
-	}
-	for name := range struck {
-		t.Errorf("the matrix strikes %s, which is no failpoint", name)
-	}
+	matrix.CheckFailpoints(t, "../../hostagent/internal/failpoint/doc.go", struck)
 }
 
 // The checked-in list names exactly the matrix's rows, each as one that a
 // sampled run may leave out.
 func TestMatrixIsListed(t *testing.T) {
-	list, err := os.ReadFile("../lanes/crash.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	const prefix = "sampled integration/crash TestMatrix/"
-	var want, got []string
-	for _, r := range matrix() {
-		want = append(want, prefix+r.String())
-	}
-	for line := range strings.Lines(string(list)) {
-		if strings.HasPrefix(line, prefix) && strings.Count(line, "/") == 3 {
-			got = append(got, strings.TrimSuffix(line, "\n"))
-		}
-	}
-	slices.Sort(want)
-	slices.Sort(got)
-	for _, line := range want {
-		if _, found := slices.BinarySearch(got, line); !found {
-			t.Errorf("integration/lanes/crash.txt lacks: %s", line)
-		}
-	}
-	for _, line := range got {
-		if _, found := slices.BinarySearch(want, line); !found {
-			t.Errorf("integration/lanes/crash.txt has no such row: %s", line)
-		}
-	}
+	matrix.CheckListed(t, "../lanes/crash.txt", "integration/crash TestMatrix", names(matrixRows()))
 }
 
 // Every sample is a part of the matrix of the same size, and together they are
 // all of it.
 func TestSamplesCoverTheMatrix(t *testing.T) {
-	rows := matrix()
-	sizes := map[int]int{}
-	taken := 0
-	for sample := range samples {
-		t.Setenv("QUITTANCE_SAMPLE", fmt.Sprint(sample+7*samples))
-		take := chosen(t, rows)
-		for _, r := range rows {
-			if take(r) {
-				sizes[sample]++
-				taken++
-			}
-		}
-		if n := sizes[sample]; n < len(rows)/samples || n > len(rows)/samples+1 {
-			t.Errorf("sample %d has %d rows of %d", sample, n, len(rows))
-		}
-	}
-	if taken != len(rows) {
-		t.Errorf("%d rows were taken over all samples, of %d", taken, len(rows))
-	}
+	matrix.CheckParts(t, names(matrixRows()), parts)
 }

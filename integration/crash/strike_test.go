@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/quittance/quittance/integration/agenttest"
+	"github.com/quittance/quittance/integration/crash/matrix"
 	"github.com/quittance/quittance/integration/engineproxy"
 	"github.com/quittance/quittance/integration/privateengine"
 	"github.com/quittance/quittance/protocol"
@@ -32,8 +33,8 @@ import (
 //
 // QUITTANCE_ROUNDS strikes every row that often.
 func TestMatrix(t *testing.T) {
-	rows := matrix()
-	take := chosen(t, rows)
+	rows := matrixRows()
+	take := matrix.Part(t, names(rows), parts)
 	rounds := 1
 	if text := os.Getenv("QUITTANCE_ROUNDS"); text != "" {
 		var err error
@@ -45,7 +46,7 @@ func TestMatrix(t *testing.T) {
 	for _, fault := range faults {
 		var column []point
 		for _, r := range rows {
-			if r.fault == fault && take(r) {
+			if r.fault == fault && take(r.String()) {
 				column = append(column, r.point)
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/quittance/quittance/integration/controllertest"
+	"github.com/quittance/quittance/integration/crash/matrix"
 )
 
 // hostPoints are the agent's failpoints in the life of one job, and how the job
@@ -40,9 +41,10 @@ func TestControllerKilledAtHostPoints(t *testing.T) {
 	for _, group := range hostPoints {
 		all = append(all, group.names...)
 	}
+	take := matrix.Part(t, all, parts)
 	for _, group := range hostPoints {
 		for _, name := range group.names {
-			if !sampled(t, name, all) {
+			if !take(name) {
 				continue
 			}
 			t.Run(name, func(t *testing.T) {

@@ -1,15 +1,10 @@
 package controller
 
 import (
-	"cmp"
-	"fmt"
-	"hash/fnv"
-	"os"
-	"regexp"
 	"slices"
-	"strconv"
-	"strings"
 	"testing"
+
+	"github.com/quittance/quittance/integration/crash/matrix"
 )
 
 // end is how a job may have ended.
@@ -108,8 +103,8 @@ type row struct {
 
 func (r row) String() string { return r.fault + "/" + r.point.name }
 
-// matrix is every row, by fault and then in the order of a life.
-func matrix() []row {
+// matrixRows is every row, by fault and then in the order of a life.
+func matrixRows() []row {
 	var rows []row
 	for _, fault := range faults {
 		for _, p := range points {
@@ -121,31 +116,8 @@ func matrix() []row {
 	return rows
 }
 
-// parts is into how many parts rows are cut for the runs that take only one; see
-// the lane's runner.
+// parts is into how many parts rows are cut for the runs that take only one.
 const parts = 16
-
-// sampled tells whether this run takes a row of all those named.
-func sampled(t *testing.T, name string, all []string) bool {
-	t.Helper()
-	text := os.Getenv("QUITTANCE_SAMPLE")
-	if text == "" {
-		return true
-	}
-	number, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		t.Fatalf("QUITTANCE_SAMPLE must be a number: %v", err)
-	}
-	hash := func(s string) uint64 {
-		h := fnv.New64a()
-		if _, err := h.Write([]byte(s)); err != nil {
-			t.Fatal(err)
-		}
-		return h.Sum64()
-	}
-	all = slices.SortedFunc(slices.Values(all), func(a, b string) int { return cmp.Compare(hash(a), hash(b)) })
-	return slices.Index(all, name)%parts == int(number%parts)
-}
 
 func names(rows []row) []string {
 	var all []string
@@ -157,79 +129,21 @@ func names(rows []row) []string {
 
 // The matrix, or a story, has every failpoint.
 func TestMatrixHasEveryFailpoint(t *testing.T) {
-	source, err := os.ReadFile("../../../controller/internal/failpoint/doc.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	struck := map[string]bool{}
+	struck := slices.Clone(stories)
 	for _, p := range points {
-		name, _, _ := strings.Cut(p.name, "#")
-		struck[name] = true
+		struck = append(struck, p.name)
 	}
-	for _, name := range stories {
-		struck[name] = true
-	}
-	named := regexp.MustCompile(`Point += "([a-z._]+)"`).FindAllStringSubmatch(string(source), -1)
-	if len(named) < 20 {
-		t.Fatalf("%d failpoints were found", len(named))
-	}
-	for _, n := range named {
-		if !struck[n[1]] {
-			t.Errorf("failpoint %s has no row in the matrix", n[1])
-		}
-		delete(struck, n[1])
-	}
-	for name := range struck {
-		t.Errorf("the matrix strikes %s, which is no failpoint", name)
-	}
+	matrix.CheckFailpoints(t, "../../../controller/internal/failpoint/doc.go", struck)
 }
 
 // The checked-in list names exactly the matrix's rows, each as one that a
 // sampled run may leave out.
 func TestMatrixIsListed(t *testing.T) {
-	list, err := os.ReadFile("../../lanes/crash.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	const prefix = "sampled integration/crash/controller TestMatrix/"
-	want := map[string]bool{}
-	for _, r := range matrix() {
-		want[prefix+r.String()] = true
-	}
-	for line := range strings.Lines(string(list)) {
-		line = strings.TrimSuffix(line, "\n")
-		if !strings.HasPrefix(line, prefix) || strings.Count(line, "/") != 4 {
-			continue // a fault by itself
-		}
-		if !want[line] {
-			t.Errorf("integration/lanes/crash.txt has no such row: %s", line)
-		}
-		delete(want, line)
-	}
-	for line := range want {
-		t.Errorf("integration/lanes/crash.txt lacks: %s", line)
-	}
+	matrix.CheckListed(t, "../../lanes/crash.txt", "integration/crash/controller TestMatrix", names(matrixRows()))
 }
 
 // Every sample is a part of the matrix of the same size, and together they are
 // all of it.
 func TestSamplesCoverTheMatrix(t *testing.T) {
-	all := names(matrix())
-	taken := 0
-	for sample := range parts {
-		t.Setenv("QUITTANCE_SAMPLE", fmt.Sprint(sample+7*parts))
-		size := 0
-		for _, name := range all {
-			if sampled(t, name, all) {
-				size++
-			}
-		}
-		if size < len(all)/parts || size > len(all)/parts+1 {
-			t.Errorf("sample %d has %d rows of %d", sample, size, len(all))
-		}
-		taken += size
-	}
-	if taken != len(all) {
-		t.Errorf("%d rows were taken over all samples, of %d", taken, len(all))
-	}
+	matrix.CheckParts(t, names(matrixRows()), parts)
 }
