@@ -8,7 +8,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -268,5 +272,47 @@ func (l *life) removeWhateverLanded(c Identity) {
 			l.t.Fatalf("never removed: %v", err)
 		}
 		<-time.After(10 * time.Millisecond)
+	}
+}
+
+// A runtime whose child keeps its output does not hold a removal up (I33).
+func TestRuntimeLeavesAChild(t *testing.T) {
+	e := &Engine{o: Options{Namespace: "quittance-test-child"}}
+	state := filepath.Join(runcRoot, e.o.Namespace, "c")
+	if err := os.MkdirAll(state, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(filepath.Dir(state)); err != nil {
+			t.Error(err)
+		}
+	})
+	bin := t.TempDir()
+	pidFile := filepath.Join(bin, "pid")
+	script := "#!/bin/sh\nsleep 600 &\necho $! > " + pidFile + "\nrmdir " + state + "\n"
+	if err := os.WriteFile(filepath.Join(bin, "runc"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	began := time.Now()
+	if err := e.forgetRuntimeState(t.Context(), "c"); !errors.Is(err, exec.ErrWaitDelay) {
+		t.Errorf("%v; want it told that a child was left", err)
+	}
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if err := e.forgetRuntimeState(t.Context(), "c"); err != nil {
+		t.Errorf("once more: %v", err)
+	}
+	text, err := os.ReadFile(pidFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err == nil {
+		err = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	if err != nil {
+		t.Error(err)
 	}
 }

@@ -202,7 +202,9 @@ func (e *Engine) forgetRuntimeState(ctx context.Context, id string) error {
 	} else if err != nil {
 		return fmt.Errorf("runtime state: %w", err)
 	}
-	out, err := exec.CommandContext(ctx, "runc", "--root", root, "delete", "--force", id).CombinedOutput()
+	runc := exec.CommandContext(ctx, "runc", "--root", root, "delete", "--force", id)
+	runc.WaitDelay = shimGrace // a child of it that keeps its output is not waited for
+	out, err := runc.CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("runtime state: runc delete: %w: %.200s", err, out)
 	}
