@@ -162,7 +162,7 @@ func (x *stepper) acceptable(e Allocate) (Loaded, *protocol.Problem) {
 	case e.NoSpace || x.v.Space.Full:
 		return retryLater(protocol.NewProblem(protocol.CodeNoSpace, "the state directory's file system is nearly full", "an operator frees space; existing allocations can still be retired"))
 	}
-	if p := x.roomForOne(); p != nil {
+	if p := x.roomFor("one more allocation", BytesPerAllocation); p != nil {
 		return Loaded{}, p
 	}
 	slots := x.slots()
@@ -185,14 +185,22 @@ func (x *stepper) acceptable(e Allocate) (Loaded, *protocol.Problem) {
 	return loaded, nil
 }
 
-// roomForOne refuses one more number while what is prepared does not take the
-// whole lives of all that are not consumed, its own, and a release (I36): the
-// disk may be full from now on.
-func (x *stepper) roomForOne() *protocol.Problem {
-	if x.v.Space.Release > 0 && x.v.Space.Room/BytesPerAllocation > int64(x.slots().Used) {
+// roomFor refuses one more number while what is prepared does not take what it
+// may write, what every other one still may, and a release (I36): the disk may be
+// full from now on.
+func (x *stepper) roomFor(what string, bytes int64) *protocol.Problem {
+	for _, a := range x.s.allocations {
+		switch {
+		case a.Retired == nil:
+			bytes += BytesPerAllocation
+		case !a.Consumed:
+			bytes += consumptionBytes
+		}
+	}
+	if x.v.Space.Release > 0 && x.v.Space.Room >= bytes {
 		return nil
 	}
-	return x.notPrepared("one more allocation")
+	return x.notPrepared(what)
 }
 
 // roomToRelease refuses a release while it might have to wait for disk space:
@@ -274,7 +282,7 @@ func (x *stepper) burn(e Retire) {
 		p = protocol.NewProblem(protocol.CodeForbidden, "only the owner may burn a number", "let the controller settle it")
 	}
 	if p == nil {
-		p = x.roomForOne()
+		p = x.roomFor("a burn", burnBytes)
 	}
 	if p != nil {
 		x.refuse(e.ID, p)

@@ -34,6 +34,13 @@ const (
 // could provoke them.
 const BytesPerAllocation = 256 << 10
 
+// Of what is not an allocation with a life: what a burnt number writes up to its
+// consumption, and what is left of that once it, or an allocation, is retired.
+const (
+	burnBytes        = 16 << 10
+	consumptionBytes = 1 << 10
+)
+
 // Space is what the journal can take for certain, whatever happens to the disk.
 type Space struct {
 	Room    int64 // bytes of entries, besides a release

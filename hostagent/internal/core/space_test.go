@@ -1,6 +1,7 @@
 package core
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -17,8 +18,9 @@ func TestSpaceForNewWork(t *testing.T) {
 		retryMillis     int64
 	}{
 		"plenty":                       {Space{Room: 10 * one, Release: 1 << 20}, true, true, 0},
-		"exactly enough":               {Space{Room: 3 * one, Release: 1 << 20}, true, true, 0},
-		"one byte too little":          {Space{Room: 3*one - 1, Release: 1 << 20}, false, true, preparedMillis},
+		"exactly enough":               {Space{Room: 2*one + consumptionBytes, Release: 1 << 20}, true, true, 0},
+		"one byte too little":          {Space{Room: 2*one + consumptionBytes - 1, Release: 1 << 20}, false, true, preparedMillis},
+		"too little for a burn":        {Space{Room: one + consumptionBytes + burnBytes - 1, Release: 1 << 20}, false, true, preparedMillis},
 		"no segment for a release":     {Space{Room: 10 * one}, false, false, preparedMillis},
 		"a base that takes more space": {Space{Room: 10 * one, Release: 1}, true, true, 0},
 		"full":                         {Space{Room: 10 * one, Release: 1 << 20, Full: true}, false, true, 1000},
@@ -50,12 +52,43 @@ func TestSpaceForNewWork(t *testing.T) {
 			s.session.Space = c.space
 			want("release", s.release(1), c.released)
 			want("allocate", s.allocate(4, "group", "p", testOwner), c.begun)
-			if !c.begun && c.space.Room < 3*one {
-				want("burn", retire(4), false)
+			if !c.begun {
+				want("burn", retire(4), c.space.Release > 0 && c.space.Room >= one+consumptionBytes+burnBytes)
 			}
 			want("retire", retire(2), true)
 			want("consume", s.consume(3, "p"), true)
 		})
+	}
+}
+
+// What a burnt number writes at most is what is kept for it.
+func TestBurnBytes(t *testing.T) {
+	s := newSim(t)
+	s.witness()
+	purpose := strings.Repeat("p", 128)
+	written := func(act func() *Reply) (bytes int64) {
+		t.Helper()
+		before := len(s.groups)
+		if p := act().Problem; p != nil {
+			t.Fatal(p)
+		}
+		for _, group := range s.groups[before:] {
+			for _, e := range group {
+				bytes += int64(len(e.Payload)) + 2*128 // a record's header, an attest behind it
+			}
+		}
+		return bytes
+	}
+	burnt := written(func() *Reply {
+		return s.ask(func(id RequestID) Event {
+			return Retire{ID: id, Caller: controller(testOwner), Number: 1, Body: protocol.RetireRequest{
+				Purpose: purpose, Note: strings.Repeat("\x01", protocol.MaxNoteBytes),
+			}}
+		})
+	})
+	consumed := written(func() *Reply { return s.consume(1, purpose) })
+	if consumed > consumptionBytes || burnt+consumed > burnBytes {
+		t.Fatalf("%d bytes up to retired and %d for consumed; %d and %d are kept", burnt, consumed, burnBytes-consumptionBytes, consumptionBytes)
 	}
 }
 
