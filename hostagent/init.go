@@ -88,7 +88,7 @@ const ballastBytes = 16 << 20
 
 func ledgerOptions(c Config) ledger.Options {
 	return ledger.Options{
-		Segment: segmentSize(c), Reserve: c.MaxSlots * core.BytesPerAllocation, Ballast: ballastBytes, Marker: markerFile(c),
+		Segment: segmentSize(c), Reserve: core.ReserveBytes(c.MaxSlots, c.MaxSlots+c.MaxUnreleased), Ballast: ballastBytes, Marker: markerFile(c),
 	}
 }
 

@@ -305,7 +305,8 @@ type Peaks struct {
 }
 
 // OOMObservedBody is written while the container lives. The first eight are
-// each recorded, then at most one a minute with the count of those left out.
+// each recorded; then a minute lies before the next, and twice as long before each
+// further one, which has the count of those left out.
 type OOMObservedBody struct {
 	Counters   Counters `json:"counters"`
 	Suppressed int64    `json:"suppressed"`

@@ -41,17 +41,6 @@ type baseEntry struct {
 // MaxBaseBytes bounds a base record when it is read.
 const MaxBaseBytes = 256 << 20
 
-// BaseBytesPerAllocation bounds what one unreleased allocation adds to a base,
-// the receipt log's snapshot included, at the life that a profile and a
-// controller ordinarily make: the longest purpose and note, eight OOM
-// observations, all devices that one acceptance may list. A segment that holds this much for each allocation that may be
-// unreleased takes every base without new disk space (I36).
-const BaseBytesPerAllocation = 56 << 10
-
-// BaseBytes bounds the base of so many allocations, the records that go with it
-// included.
-func BaseBytes(allocations int64) int64 { return allocations*BaseBytesPerAllocation + 4096 }
-
 // EncodeBase writes a state as a base record; tree is the receipt log's own
 // snapshot at the state's size and is returned by [OpenBase] as it is.
 func EncodeBase(s *State, tree []byte) []byte {

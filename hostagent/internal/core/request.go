@@ -162,9 +162,6 @@ func (x *stepper) acceptable(e Allocate) (Loaded, *protocol.Problem) {
 	case e.NoSpace || x.v.Space.Full:
 		return retryLater(protocol.NewProblem(protocol.CodeNoSpace, "the state directory's file system is nearly full", "an operator frees space; existing allocations can still be retired"))
 	}
-	if p := x.roomFor("one more allocation", BytesPerAllocation); p != nil {
-		return Loaded{}, p
-	}
 	slots := x.slots()
 	if slots.Used >= slots.Max {
 		return retryLater(protocol.NewProblem(protocol.CodeCapacity,
@@ -182,50 +179,8 @@ func (x *stepper) acceptable(e Allocate) (Loaded, *protocol.Problem) {
 				fmt.Sprintf("the limits of all allocations would be %d bytes; memory_budget is %d", used, budget), "wait for a retirement"))
 		}
 	}
-	return loaded, nil
+	return loaded, x.roomFor("one more allocation", BytesPerAllocation)
 }
-
-// roomFor refuses one more number while what is prepared does not take what it
-// may write, what every other one still may, and a release (I36): the disk may be
-// full from now on.
-func (x *stepper) roomFor(what string, bytes int64) *protocol.Problem {
-	for _, a := range x.s.allocations {
-		switch {
-		case a.Retired == nil:
-			bytes += BytesPerAllocation
-		case !a.Consumed:
-			bytes += consumptionBytes
-		}
-	}
-	if x.v.Space.Release > 0 && x.v.Space.Room >= bytes {
-		return nil
-	}
-	return x.notPrepared(what)
-}
-
-// roomToRelease refuses a release while it might have to wait for disk space:
-// what is queued behind it would wait as well.
-func (x *stepper) roomToRelease() *protocol.Problem {
-	space := x.v.Space
-	if space.Release > 0 && (!space.Full || BaseBytes(int64(len(x.s.allocations))) <= space.Release) {
-		return nil
-	}
-	return x.notPrepared("a release")
-}
-
-func (x *stepper) notPrepared(what string) *protocol.Problem {
-	p := protocol.NewProblem(protocol.CodeNoSpace, "the ledger has no prepared space for "+what,
-		"send this again; if that does not help, an operator frees space on the state directory's file system")
-	p.RetryAfterMillis = preparedMillis
-	if x.v.Space.Full {
-		p.RetryAfterMillis = 1000
-	}
-	return p
-}
-
-// preparedMillis is after how long to look again for space that is prepared at
-// the moment.
-const preparedMillis = 20
 
 // retire asks the worker to stop, repeats what is known, or burns a number.
 func (x *stepper) retire(e Retire) {

@@ -22,31 +22,13 @@ type Bounds struct {
 }
 
 // receiptBurst is how many receipts of a kind that a container can provoke are
-// written one by one; afterwards one a receiptIntervalMillis with a count.
+// written one by one. Then at least receiptIntervalMillis lie before the next,
+// and twice as much before each further one: of the longest life some twenty
+// more are written, so that they are bounded (I33) and their space is (I36).
 const (
 	receiptBurst          = 8
 	receiptIntervalMillis = 60_000
 )
-
-// BytesPerAllocation is what the journal keeps free for each live allocation, so
-// that it can be retired, consumed and released with the disk full (I36): the
-// receipts and intents of its whole life, at their ceilings where a container
-// could provoke them.
-const BytesPerAllocation = 256 << 10
-
-// Of what is not an allocation with a life: what a burnt number writes up to its
-// consumption, and what is left of that once it, or an allocation, is retired.
-const (
-	burnBytes        = 16 << 10
-	consumptionBytes = 1 << 10
-)
-
-// Space is what the journal can take for certain, whatever happens to the disk.
-type Space struct {
-	Room    int64 // bytes of entries, besides a release
-	Release int64 // bytes of the largest release, its base included; 0 while none can begin
-	Full    bool  // the disk has no space for more than that
-}
 
 // Session is what only this life of the agent knows. [Step] changes it; a
 // restart begins with [NewSession].
@@ -79,7 +61,7 @@ type Session struct {
 func NewSession(bootID protocol.ID, mode protocol.CgroupMode, bounds Bounds) *Session {
 	return &Session{
 		BootID: bootID, CgroupMode: mode, Bounds: bounds,
-		Space:    Space{Room: math.MaxInt64, Release: math.MaxInt64},
+		Space:    Space{Room: math.MaxInt64, AfterRelease: math.MaxInt64, Release: math.MaxInt64},
 		profiles: map[string]Loaded{}, runs: map[protocol.Number]*run{},
 		engine: protocol.Engine{Detail: "the agent has not reached the engine since it started"},
 	}
@@ -140,7 +122,7 @@ type bounded struct {
 // admit reports whether one more receipt may be written now, given how many
 // there are, and how many were left out since the last.
 func (b *bounded) admit(now, written int64) (suppressed int64, ok bool) {
-	if written >= receiptBurst && now-b.lastMillis < receiptIntervalMillis {
+	if beyond := written - receiptBurst; beyond >= 0 && now-b.lastMillis < receiptIntervalMillis<<min(beyond, 32) {
 		b.suppressed++
 		return 0, false
 	}

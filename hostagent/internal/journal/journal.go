@@ -90,7 +90,7 @@ func (j *Journal) Receipts() *receiptlog.Log { return j.log }
 // Space implements core.Journal.
 func (j *Journal) Space() core.Space {
 	s := j.ledger.Space()
-	return core.Space{Room: s.Room, Release: s.Release, Full: s.Full}
+	return core.Space{Room: s.Room, AfterRelease: s.AfterRelease, Release: s.Release, Full: s.Full}
 }
 
 // Failed is closed when the ledger can make nothing durable any more, even if

@@ -147,6 +147,9 @@ type Space struct {
 	// preallocated besides a release's segment, counted so that groups of
 	// MaxPayload fit for certain.
 	Room int64
+	// AfterRelease is the part of Room that a release leaves: it begins a segment
+	// and gives up the rest of the present one.
+	AfterRelease int64
 	// Release is the size of the largest release, base and records as they lie
 	// on disk, that fits into a preallocated segment; 0 while none is there.
 	Release int64

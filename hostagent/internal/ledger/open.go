@@ -27,6 +27,7 @@ type Ledger struct {
 	spares   []*segment // prepared, ascending, not yet taken
 	next     uint64     // ordinal of the next spare to make
 	full     bool       // no space for what should be prepared
+	returned int        // segments whose space a release has given back, for spares
 	closed   bool
 	err      *FailedError
 	failed   chan struct{}

@@ -69,8 +69,9 @@ func (l *Ledger) Space() Space {
 			s.Release = size - segmentHeader
 			continue
 		}
-		s.Room += usable(size)
+		s.AfterRelease += usable(size)
 	}
+	s.Room += s.AfterRelease
 	return s
 }
 
@@ -129,13 +130,15 @@ func (l *Ledger) prepareSpares() {
 func (l *Ledger) prepareOne() (more bool, err error) {
 	l.mu.Lock()
 	missing := l.wanted() - len(l.spares)
-	failed, ordinal := l.err != nil, l.next
+	failed, ordinal, returned := l.err != nil, l.next, l.returned > 0
 	l.mu.Unlock()
 	if failed {
 		return false, nil
 	}
-	if full, err := l.watch(missing); full || err != nil {
-		return false, err
+	if !returned {
+		if full, err := l.watch(missing); full || err != nil {
+			return false, err
+		}
 	}
 	switch {
 	case missing > 0:
@@ -160,6 +163,9 @@ func (l *Ledger) prepareOne() (more bool, err error) {
 		l.setFull(false)
 		return false, nil
 	}
+	l.mu.Lock()
+	l.returned = 0 // others have it
+	l.mu.Unlock()
 	l.setFull(true)
 	return false, l.giveUpBallast()
 }
@@ -189,6 +195,7 @@ func (l *Ledger) addSpare(seg *segment) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.next = seg.ordinal + 1
+	l.returned = max(l.returned-1, 0)
 	l.spares = append(l.spares, seg)
 	l.plan.add(seg.size)
 	signal(l.spareIn)

@@ -155,32 +155,57 @@ func TestOpenCannotPrepare(t *testing.T) {
 }
 
 // On a full disk one release after the other goes through: each one's segment
-// is made of the space that the one before it gave back, at once (I36).
+// is made of the space that the one before it gave back, at once, and nothing
+// more is made of what is free for the engine (I36).
 func TestReleasesOnAFullDisk(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		x := newFixture(t)
-		x.close()
-		x.o.Reserve = 32 << 10
-		x.open()
-		x.f.mu.Lock()
-		x.f.capacity = 0
-		x.f.mu.Unlock()
-		began := time.Now()
-		for n := range 20 {
-			if s := x.l.Space(); s.Release == 0 {
-				t.Fatalf("no segment for release %d", n)
-			}
-			x.append("retired")
-			if r := x.release("base", 0, "released"); r.err != nil {
-				t.Fatalf("release %d: %v", n, r.err)
-			}
-			synctest.Wait()
-		}
-		if waited := time.Since(began); waited > 0 { // virtual time
-			t.Fatalf("the space was looked for again after %v only", waited)
-		}
-		x.close()
-	})
+	for name, ballast := range map[string]int64{"with a ballast": 1 << 20, "without": 0} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				x := newFixture(t)
+				x.close()
+				x.o.Reserve, x.o.Ballast = 90<<10, ballast
+				x.f.capacity = 100 << 20
+				x.open()
+				capacity := func(bytes int64) {
+					x.f.mu.Lock()
+					x.f.capacity = bytes
+					x.f.mu.Unlock()
+				}
+				free := func() int64 {
+					x.f.mu.Lock()
+					defer x.f.mu.Unlock()
+					return x.f.capacity
+				}
+				capacity(0)
+				if ballast > 0 {
+					time.Sleep(2 * spaceRetry) // virtual time
+					synctest.Wait()
+					if !x.l.Space().Full || free() != ballast {
+						t.Fatalf("%+v, %d bytes are free", x.l.Space(), free())
+					}
+				}
+				before, given := x.l.Space(), free()
+				began := time.Now()
+				for n := range 20 {
+					x.append("retired")
+					if r := x.release("base", 0, "released"); r.err != nil {
+						t.Fatalf("release %d: %v", n, r.err)
+					}
+					synctest.Wait()
+					if s := x.l.Space(); s.Release != before.Release || s.AfterRelease != before.AfterRelease {
+						t.Fatalf("after release %d: %+v; before the first %+v", n, s, before)
+					}
+				}
+				if waited := time.Since(began); waited > 0 { // virtual time
+					t.Errorf("the space was looked for again after %v only", waited)
+				}
+				if left := free(); left != given {
+					t.Errorf("%d bytes are free, %d were", left, given)
+				}
+				x.close()
+			})
+		})
+	}
 }
 
 // What is queued beyond the prepared space leaves no room for more.

@@ -400,7 +400,11 @@ func (l *Ledger) removeBelow(keep uint64) error {
 		return nil
 	}
 	err := l.o.FS.SyncDir(l.dir)
-	signal(l.spareOut) // there is space for the next spare
+	// Their space is the ledger's own, however full the disk is.
+	l.mu.Lock()
+	l.returned = min(l.returned+len(gone), max(l.wanted()-len(l.spares), 0))
+	l.mu.Unlock()
+	signal(l.spareOut)
 	return err
 }
 

@@ -108,7 +108,7 @@ func newAgent(t testing.TB) *agent {
 func (a *agent) ledger() string { return filepath.Join(a.dir, "ledger") }
 
 func (a *agent) options() ledger.Options {
-	return ledger.Options{Generation: a.signer.Generation(), Segment: ledger.MinSegment, Reserve: maxSlots * core.BytesPerAllocation}
+	return ledger.Options{Generation: a.signer.Generation(), Segment: ledger.MinSegment, Reserve: core.ReserveBytes(maxSlots, 2*maxSlots)}
 }
 
 const maxSlots = 4
