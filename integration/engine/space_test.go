@@ -15,8 +15,8 @@ import (
 )
 
 // The state directory's file system is full: new work is refused and consumes
-// no number; what runs is retired, consumed and released all the same, over a
-// restart too; with space back, work goes on (I36, FR-22).
+// no number; what runs is retired, consumed and released all the same, one after
+// the other, over a restart too; with space back, work goes on (I36, FR-22).
 func TestDiskFull(t *testing.T) {
 	disk := t.TempDir()
 	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=96m,mode=0700"); err != nil {
@@ -27,16 +27,19 @@ func TestDiskFull(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	lab := kit.NewLab(t, "--state-dir", filepath.Join(disk, "state"), "--max-slots", "2")
+	lab := kit.NewLab(t, "--state-dir", filepath.Join(disk, "state"), "--max-slots", "6")
 	lab.Profile("echo", agenttest.Profile{Args: []string{"serve"}})
 	lab.Start()
 	c := newCaller(t, lab)
 	c.witness()
 	request := c.request("echo")
-	c.allocate(1, "echo")
-	c.allocate(2, "echo")
-	c.await(1, protocol.StateStarted)
-	c.await(2, protocol.StateStarted)
+	const numbers = 6 // more than the ledger has segments prepared
+	for n := range protocol.Number(numbers) {
+		c.allocate(n+1, "echo")
+	}
+	for n := range protocol.Number(numbers) {
+		c.await(n+1, protocol.StateStarted)
+	}
 	// A released slot, so that only the disk refuses the next one.
 	c.retire(2)
 	c.consume(2)
@@ -62,17 +65,17 @@ func TestDiskFull(t *testing.T) {
 	// The agent gives its ballast up once; that is filled as well.
 	lab.Eventually("new work is refused", func() (bool, error) {
 		fill()
-		_, err := c.gen.Allocate(t.Context(), 3, protocol.AllocateRequest{Profile: "absent", ProfileDigest: request.ProfileDigest, Purpose: "probe"})
+		_, err := c.gen.Allocate(t.Context(), numbers+1, protocol.AllocateRequest{Profile: "absent", ProfileDigest: request.ProfileDigest, Purpose: "probe"})
 		if !hostclient.IsCode(err, protocol.CodeProfileUnknown) {
 			return false, err
 		}
-		_, err = c.gen.Allocate(t.Context(), 3, request)
+		_, err = c.gen.Allocate(t.Context(), numbers+1, request)
 		if hostclient.IsCode(err, protocol.CodeNoSpace) {
 			return true, nil
 		}
 		return false, err
 	})
-	if got := hostOf(t, lab).Frontiers.Accepted; got != 2 {
+	if got := hostOf(t, lab).Frontiers.Accepted; got != numbers {
 		t.Fatalf("accepted %d", got)
 	}
 	lab.Kill()
@@ -80,23 +83,33 @@ func TestDiskFull(t *testing.T) {
 	lab.Start()
 	fill()
 	c.witness()
-	if r := c.retire(1); r.Reason != protocol.ReasonRequested || !r.Dispatched {
-		t.Errorf("retired %+v", r)
-	}
-	c.consume(1)
-	if _, err := c.gen.Release(t.Context(), protocol.ReleaseRequest{Frontier: 2, Except: []protocol.Number{}}); err != nil {
-		t.Errorf("release with the disk full: %v", err)
+	for n := range protocol.Number(numbers - 1) {
+		if n++; n != 2 {
+			if r := c.retire(n); r.Reason != protocol.ReasonRequested || !r.Dispatched {
+				t.Errorf("retired %+v", r)
+			}
+			c.consume(n)
+		}
+		// What others write now may take the space that this gives back.
+		lab.Eventually("history is released with the disk full", func() (bool, error) {
+			_, err := c.gen.Release(t.Context(), protocol.ReleaseRequest{Frontier: n, Except: []protocol.Number{}})
+			if hostclient.IsCode(err, protocol.CodeNoSpace) {
+				return false, nil
+			}
+			return err == nil, err
+		})
 	}
 	if err := os.Remove(filler); err != nil {
 		t.Fatal(err)
 	}
 	lab.Eventually("new work is accepted again", func() (bool, error) {
-		_, err := c.gen.Allocate(t.Context(), 3, request)
+		_, err := c.gen.Allocate(t.Context(), numbers+1, request)
 		if hostclient.IsCode(err, protocol.CodeNoSpace) {
 			return false, nil
 		}
 		return err == nil, err
 	})
-	c.await(3, protocol.StateStarted)
-	c.retire(3)
+	c.await(numbers+1, protocol.StateStarted)
+	c.retire(numbers)
+	c.retire(numbers + 1)
 }
