@@ -22,7 +22,7 @@ type Journal interface {
 	// base, and afterwards removes the segments that nothing needs any more.
 	Release(base *ReleaseBase, entries []Entry, done func(error))
 	// Space is asked before every event, in the goroutine of the calls above:
-	// until the next of them there is no less.
+	// what fits into it is taken by the next of them, whatever the disk does.
 	Space() Space
 }
 
