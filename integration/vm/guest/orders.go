@@ -15,45 +15,6 @@ import (
 	"github.com/quittance/quittance/protocol"
 )
 
-const engineUnit = "containerd.service"
-
-// What is done to a unit.
-const (
-	doStop    = "stop"
-	doRestart = "restart"
-	doKill    = "kill"
-)
-
-// act is one thing done to one unit.
-type act struct{ what, unit string }
-
-func (a act) String() string {
-	return a.what + " " + strings.TrimSuffix(strings.TrimPrefix(a.unit, "quittance-"), ".service")
-}
-
-// ours are the units that are acted on, the controller's last.
-var ours = []string{agentUnit, socketUnit, workersUnitOf, engineUnit, controllerUnit}
-
-// pairs are all ordered pairs of two units, the first with one act and the
-// second with another. Those without the controller come first.
-func pairs(first, second string) [][2]act {
-	var without, with [][2]act
-	for _, a := range ours {
-		for _, b := range ours {
-			pair := [2]act{{first, a}, {second, b}}
-			switch {
-			case a == b && first == second:
-			case a == socketUnit && first == doKill, b == socketUnit && second == doKill: // it has no process
-			case a == controllerUnit || b == controllerUnit:
-				with = append(with, pair)
-			default:
-				without = append(without, pair)
-			}
-		}
-	}
-	return append(without, with...)
-}
-
 // orders acts on every ordered pair of units while jobs flow through all of
 // them. As long as the controller is left alone, one job's worker lives through
 // it all, with the controller's channel to it and one of this program's: it must
@@ -72,13 +33,18 @@ func orders(ctx context.Context, t *task) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	flow := t.startFlow(ctx, t.argument(1), 2)
-	done, held, err := t.actOnAll(ctx, t.argument(1), pairs(t.argument(2), t.argument(3)), every)
-	jobs, lost, flowErr := flow.end()
+	first, second := t.argument(2), t.argument(3)
+	chosen, leftOut := tried(pairs(first, second))
+	s := &storm{t: t, name: t.argument(1), every: every, killed: map[string]int{}, flow: t.startFlow(ctx, t.argument(1), 2)}
+	if first == doRestart && second == doRestart {
+		s.manager = ofManager
+	}
+	err = s.rage(ctx, chosen)
+	jobs, lost, flowErr := s.flow.end()
 	if err := errors.Join(err, flowErr); err != nil {
 		return "", errors.Join(err, w.end())
 	}
-	compared, err := w.finish(ctx, append(jobs, held))
+	compared, err := w.finish(ctx, append(jobs, s.jobs...))
 	if err != nil {
 		return "", err
 	}
@@ -86,101 +52,219 @@ func orders(ctx context.Context, t *task) (string, error) {
 	if err := properties(ctx, socketUnit, "ActiveState=active"); err != nil {
 		return "", err
 	}
-	err = await(ctx, patience, "the workers' unit runs", func() error {
-		return properties(ctx, workersUnitOf, "ActiveState=active", "SubState=running")
-	})
-	return fmt.Sprintf("%d ordered pairs; %d jobs finished, %d lost their execution to an act; %s", done, len(jobs)-lost+1, lost, compared),
-		errors.Join(err, leftovers(ctx))
+	if err := s.awaitSleeper(ctx); err != nil {
+		return "", err
+	}
+	if leftOut != "" {
+		leftOut = " (" + leftOut + ")"
+	}
+	return fmt.Sprintf("%d ordered pairs%s: %s; %d jobs finished, %d lost their execution to an act; %s",
+		len(chosen), leftOut, &s.hit, len(jobs)-lost+len(s.jobs), lost, compared), leftovers(ctx)
 }
 
-// actOnAll acts on the pairs, first under a held job, and returns how many and
-// that job.
-func (t *task) actOnAll(ctx context.Context, name string, pairs [][2]act, every int) (done int, heldJob string, err error) {
-	h, err := t.hold(ctx, "held-"+name)
-	if err != nil {
-		return 0, "", err
+// storm is one run of acts under load.
+type storm struct {
+	t       *task
+	name    string   // of its jobs
+	every   int      // pairs between two looks at the machine
+	manager []string // acts on systemd itself, one in turn after every second pair
+	flow    *flow
+	held    *held          // whose worker must not notice; nil once the controller is acted on
+	jobs    []string       // that were held
+	killed  map[string]int // of each unit the process that was killed last
+	hit     tally
+}
+
+// rage acts on the pairs, first under a held job.
+func (s *storm) rage(ctx context.Context, pairs []pair) error {
+	if err := s.hold(ctx); err != nil {
+		return err
 	}
-	holding := true
-	for i, pair := range pairs {
-		if holding && (pair[0].unit == controllerUnit || pair[1].unit == controllerUnit) {
-			if err := errors.Join(settled(ctx), h.unharmed(), t.finish(ctx, h)); err != nil {
-				return i, h.job, fmt.Errorf("before %s, %s: %w", pair[0], pair[1], err)
-			}
-			holding = false
+	for i, p := range pairs {
+		if err := s.prepare(ctx, p); err != nil {
+			return fmt.Errorf("before %s: %w", p, err)
 		}
-		if err := t.say("%s, %s", pair[0], pair[1]); err != nil {
-			return i, h.job, err
+		if err := s.t.say("%s", p); err != nil {
+			return err
 		}
-		err := actOn(ctx, pair)
-		if err == nil && ((i+1)%every == 0 || i+1 == len(pairs)) {
-			err = settled(ctx)
-			if err == nil && holding {
-				err = h.unharmed()
-			}
+		err := s.actOn(ctx, p)
+		if err == nil && i%2 == 0 && len(s.manager) > 0 {
+			err = s.actOnManager(ctx, s.manager[i/2%len(s.manager)])
+		}
+		if err == nil && ((i+1)%s.every == 0 || i+1 == len(pairs)) {
+			err = s.look(ctx)
 		}
 		if err != nil {
-			return i, h.job, fmt.Errorf("after %s, %s: %w", pair[0], pair[1], err)
+			return fmt.Errorf("after %s: %w", p, err)
 		}
 	}
-	if holding {
-		err = t.finish(ctx, h)
-	}
-	return len(pairs), h.job, err
+	return s.letGo(ctx)
 }
 
-// actOn acts on two units and starts by hand what was stopped.
-func actOn(ctx context.Context, pair [2]act) error {
-	for _, a := range pair {
-		if err := a.do(ctx); err != nil {
+// look waits until everything serves again; nothing has happened to the held
+// worker.
+func (s *storm) look(ctx context.Context) error {
+	err := settled(ctx)
+	if err == nil && s.held != nil {
+		err = s.held.unharmed()
+	}
+	return err
+}
+
+// hold holds another job.
+func (s *storm) hold(ctx context.Context) (err error) {
+	s.held, err = s.t.hold(ctx, fmt.Sprintf("held-%s-%d", s.name, len(s.jobs)))
+	return err
+}
+
+// letGo lets the held job end, if there is one.
+func (s *storm) letGo(ctx context.Context) error {
+	if s.held == nil {
+		return nil
+	}
+	if err := errors.Join(s.look(ctx), s.t.finish(ctx, s.held)); err != nil {
+		return err
+	}
+	s.jobs, s.held = append(s.jobs, s.held.job), nil
+	return nil
+}
+
+// prepare brings the machine to where the pair hits what it is meant for.
+func (s *storm) prepare(ctx context.Context, p pair) error {
+	if p.on(controllerUnit) {
+		if err := s.letGo(ctx); err != nil {
 			return err
 		}
 	}
-	for _, a := range pair {
-		if a.what != doStop {
-			continue
+	if p.kills(workersUnitOf) && s.sleeps(ctx) != nil {
+		if err := s.rouse(ctx); err != nil {
+			return err
 		}
-		if _, err := run(ctx, "systemctl", "start", a.unit); err != nil {
+	}
+	// Debian's unit of the engine allows five starts in ten seconds, which is not
+	// what is tried here.
+	_, err := run(ctx, "systemctl", "reset-failed", engineUnit)
+	return err
+}
+
+// rouse lets every worker go until the workers' sleeper is back, which the kernel
+// permits no sooner, and holds another job if one was held.
+func (s *storm) rouse(ctx context.Context) error {
+	holding := s.held != nil
+	if err := errors.Join(settled(ctx), s.letGo(ctx)); err != nil {
+		return err
+	}
+	if err := s.flow.quiet(func() error { return s.awaitSleeper(ctx) }); err != nil {
+		return err
+	}
+	if holding {
+		return s.hold(ctx)
+	}
+	return nil
+}
+
+func (s *storm) awaitSleeper(ctx context.Context) error {
+	return await(ctx, patience, "the workers' unit runs", func() error { return s.sleeps(ctx) })
+}
+
+// sleeps is nil while the workers' unit runs with its sleeper in its leaf: not
+// the one that was killed and that systemd has not missed yet.
+func (s *storm) sleeps(ctx context.Context) error {
+	if err := properties(ctx, workersUnitOf, "ActiveState=active", "SubState=running"); err != nil {
+		return err
+	}
+	pid, err := mainPID(ctx, workersUnitOf)
+	if err != nil {
+		return err
+	}
+	leaf, err := os.ReadFile("/sys/fs/cgroup/system.slice/" + workersUnitOf + "/hold/cgroup.procs")
+	if err == nil && (pid == s.killed[workersUnitOf] || strings.TrimSpace(string(leaf)) != strconv.Itoa(pid)) {
+		err = fmt.Errorf("process %d, killed last %d, in its leaf %q", pid, s.killed[workersUnitOf], leaf)
+	}
+	return err
+}
+
+// actOn acts on two units and starts by hand what must be.
+func (s *storm) actOn(ctx context.Context, p pair) error {
+	if err := s.do(ctx, p.first); err != nil {
+		return err
+	}
+	if err := start(ctx, p.between); err != nil {
+		return err
+	}
+	if err := s.do(ctx, p.second); err != nil {
+		return err
+	}
+	return start(ctx, p.after)
+}
+
+func start(ctx context.Context, units []string) error {
+	for _, unit := range units {
+		if _, err := run(ctx, "systemctl", "start", unit); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// do acts on the unit. The workers' unit refuses a stop and a restart. A unit
-// that is not running yet is waited for, so that there is something to kill; but
-// the workers' sleeper, once killed, comes back after the last worker only.
-func (a act) do(ctx context.Context) error {
+// do acts on the unit and counts what it hit: a process that is not there yet is
+// waited for, so that each kill takes one.
+func (s *storm) do(ctx context.Context, a act) error {
 	if a.what != doKill {
 		_, err := run(ctx, "systemctl", a.what, a.unit)
-		if a.unit != workersUnitOf {
-			return err
-		}
-		if err == nil {
+		switch {
+		case refused(a) && err == nil:
 			return fmt.Errorf("%s was not refused", a)
+		case refused(a):
+			s.hit.add("refused")
+			return nil
+		case err == nil:
+			s.hit.add(a.done())
 		}
-		return nil
+		return err
 	}
-	if a.unit == workersUnitOf {
-		if pid, err := mainPID(ctx, a.unit); err == nil {
-			return killProcess(pid)
-		}
-		return nil
-	}
-	return await(ctx, patience, "there is a process to kill: "+a.unit, func() error {
+	err := await(ctx, patience, "there is a process to kill: "+a.unit, func() error {
 		pid, err := mainPID(ctx, a.unit)
+		if err == nil && pid == s.killed[a.unit] {
+			err = fmt.Errorf("process %d was killed before, and systemd has not missed it", pid)
+		}
 		if err == nil {
-			err = killProcess(pid)
+			err = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		if err == nil {
+			s.killed[a.unit] = pid
 		}
 		return err
 	})
-}
-
-func killProcess(pid int) error {
-	err := syscall.Kill(pid, syscall.SIGKILL)
-	if errors.Is(err, syscall.ESRCH) {
-		return nil
+	if err == nil {
+		s.hit.add(a.done())
 	}
 	return err
+}
+
+// actOnManager acts on systemd itself, under the load and at once after a pair:
+// the held worker notices nothing of that either, and its limits and devices stay
+// (FR-11 FR-35).
+func (s *storm) actOnManager(ctx context.Context, what string) error {
+	if err := s.t.say("%s", what); err != nil {
+		return err
+	}
+	if _, err := run(ctx, "systemctl", what); err != nil {
+		return err
+	}
+	// One that executes itself anew may refuse whoever asks meanwhile.
+	err := await(ctx, patience, "systemd answers after "+what, func() error {
+		_, err := property(ctx, agentUnit, "ActiveState")
+		return err
+	})
+	if err == nil && s.held != nil {
+		err = errors.Join(s.held.unharmed(), s.held.worker.limits())
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	s.hit.add(what)
+	return nil
 }
 
 // settled waits until everything serves again.
@@ -300,6 +384,9 @@ func (t *task) finish(ctx context.Context, h *held) error {
 type flow struct {
 	stopped chan struct{}
 	all     sync.WaitGroup
+	// gate is held for reading by each lane that has a job, and for writing by who
+	// wants none to have one.
+	gate sync.RWMutex
 
 	mu       sync.Mutex
 	jobs     []string // that ended
@@ -322,7 +409,9 @@ func (t *task) startFlow(ctx context.Context, name string, lanes int) *flow {
 					}
 				default:
 				}
+				f.gate.RLock()
 				id, state, err := t.oneJob(ctx, fmt.Sprintf("%s-%d-%d", name, lane, i))
+				f.gate.RUnlock()
 				if f.count(id, state, err); err != nil {
 					return
 				}
@@ -331,6 +420,13 @@ func (t *task) startFlow(ctx context.Context, name string, lanes int) *flow {
 		})
 	}
 	return f
+}
+
+// quiet does something while no job of the flow's is under way.
+func (f *flow) quiet(do func() error) error {
+	f.gate.Lock()
+	defer f.gate.Unlock()
+	return do()
 }
 
 func (f *flow) count(id string, state api.JobState, err error) {
