@@ -75,20 +75,12 @@ vm-setup:
 
 .PHONY: vm
 vm: setup vm-setup ## packages, units and power cuts on a whole machine in QEMU; as root
-	@rm -f build/vm/table.txt build/vm/console.log build/vm/stood-still
-	@$(LANES) -timeout 150m vm; status=$$?; \
-	if [ $$status -ne 0 ] && [ -f build/vm/stood-still ]; then \
-		cat build/vm/table.txt; rm build/vm/stood-still; \
-		echo "the emulated machine stood still (see integration/vm/doc.go): all of it once more"; \
-		$(LANES) -timeout 150m vm; status=$$?; \
-	fi; \
-	if [ $$status -ne 0 ] && [ -f build/vm/console.log ]; then tail -n 200 build/vm/console.log; fi; \
-	if [ -f build/vm/table.txt ]; then cat build/vm/table.txt; fi; exit $$status
+	@integration/vm/run.sh $(LANES) -timeout 150m vm
 
 CUTS ?= 30
 .PHONY: vm-soak
 vm-soak: setup vm-setup ## the same with CUTS (default 30) power cuts, 200 kills and every order of acts
-	$(GO) test -tags vm -count=1 -timeout 24h -v -run TestMachine ./integration/vm -args -cuts $(CUTS) -kills 200 -mixed
+	@integration/vm/run.sh $(GO) test -tags vm -count=1 -timeout 24h -v -run TestMachine ./integration/vm -args -cuts $(CUTS) -kills 200 -mixed
 
 .PHONY: test
 test: setup lint ## unit, engine, crash (a sample) and e2e, with one count at the end; as root

@@ -169,7 +169,10 @@ func newLab(t *testing.T) *lab {
 		Base: base, Overlay: overlay, Payload: payload, Dir: short, Console: filepath.Join(l.dir, "console.log"), Accel: *accel,
 		StoodStill: func() {
 			l.stoodStill.Store(true)
-			// For make vm, which then runs all of it once more.
+			if t.Failed() {
+				return // a second run must not hide what this one found
+			}
+			// For run.sh, which then runs all of it once more.
 			if err := os.WriteFile(filepath.Join(l.dir, "stood-still"), nil, 0o644); err != nil {
 				t.Error(err)
 			}
@@ -352,9 +355,11 @@ func (l *lab) keep(command string, notes []string) error {
 	return nil
 }
 
-// diagnose keeps what explains a failure.
+// diagnose keeps what explains a failure, which it makes one: a machine that
+// stands still from here on is no excuse for what was found.
 func (l *lab) diagnose(t *testing.T, name string) {
 	t.Helper()
+	t.Fail()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 20*time.Minute)
 	defer cancel()
 	var text strings.Builder
