@@ -44,9 +44,8 @@ func (l *Ledger) giveUpBallast() error {
 }
 
 // watch looks at the free space where there is a ballast to give up or to get
-// back. Below half a ballast the disk counts as full; it takes two of them,
-// besides the spares that are missing, to be no longer full, so that the space
-// which was given up is not taken back at once.
+// back. It takes much more to be content again than not to be full, so that the
+// space which was given up is not taken back at once.
 func (l *Ledger) watch(missing int) (full bool, err error) {
 	if l.o.Ballast == 0 {
 		return false, nil
@@ -55,9 +54,9 @@ func (l *Ledger) watch(missing int) (full bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	low := l.o.Ballast / 2
+	low := l.o.FullBelow()
 	if l.isFull() {
-		low = 2*l.o.Ballast + int64(max(missing, 0))*l.o.Segment
+		low = l.o.ContentFrom(max(missing, 0), l.ballast)
 	}
 	if free >= low {
 		return false, nil

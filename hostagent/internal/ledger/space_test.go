@@ -97,8 +97,15 @@ func TestBallast(t *testing.T) {
 			t.Fatalf("%d bytes are free: what was given up was taken back", got)
 		}
 		x.append("retirement goes on")
-		free(2<<20 - 1)
+		free(3<<20 - 1)
 		want(0, true)
+		// Nothing is made and given up again all the time.
+		before := x.f.mutations
+		time.Sleep(10 * spaceRetry)
+		synctest.Wait()
+		if x.f.mutations != before {
+			t.Fatalf("%d changes while nothing could be made", x.f.mutations-before)
+		}
 		x.reopen() // a restart looks at the disk anew
 		free(300 << 10)
 		want(0, true)
