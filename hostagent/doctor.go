@@ -15,6 +15,7 @@ import (
 
 	"github.com/quittance/quittance/hostagent/internal/cgroup"
 	"github.com/quittance/quittance/hostagent/internal/engine"
+	"github.com/quittance/quittance/hostagent/internal/ledger"
 	"github.com/quittance/quittance/profiles"
 	"github.com/quittance/quittance/protocol"
 	"github.com/quittance/quittance/protocol/hostclient"
@@ -119,20 +120,62 @@ func (d *doctor) disk() {
 		d.add(name, protocol.CheckFailed, "the agent ends at its first failed sync: mend or replace the disk", "a write with sync fails: %v", err)
 		return
 	}
-	d.checks = append(d.checks, judgeDisk(name, int64(st.Type), int64(st.Bavail)*st.Bsize, took))
+	options := ledgerOptions(d.cfg)
+	short, err := ledger.FindShortage(ledgerDir(d.cfg), options)
+	if errors.Is(err, ledger.ErrNotExist) {
+		err, short = nil, ledger.Shortage{} // the check of the ledger tells
+	}
+	if err != nil {
+		d.add(name, protocol.CheckFailed, "mend what the check of the ledger names, then look again", "what the ledger has prepared cannot be looked at: %v", err)
+		return
+	}
+	d.checks = append(d.checks, judgeDisk(name, int64(st.Type), roomOf(st, options, short), took))
 }
 
-// judgeDisk says what a file system is good for: kind is statfs's, free bytes
-// are what it has left, and took is what one sync takes.
-func judgeDisk(name string, kind, free int64, took time.Duration) protocol.Check {
-	c := protocol.Check{Name: name, State: protocol.CheckFine, Found: fmt.Sprintf("%d MiB free, a sync takes %s", free>>20, took.Round(10*time.Microsecond))}
+// diskRoom is the space of a file system, in bytes, beside what decides there
+// whether the agent takes new work.
+type diskRoom struct {
+	available int64 // to everybody
+	free      int64 // to root, the agent
+	// low is the bound of free below which the ledger counts the disk as full:
+	// it depends on what is prepared, for that is to be made of what is free.
+	low int64
+	// content is the bound from which a full ledger takes the disk for usable.
+	content int64
+	ballast bool // is there: the ledger does not count the disk as full
+}
+
+func roomOf(st unix.Statfs_t, o ledger.Options, short ledger.Shortage) diskRoom {
+	return diskRoom{
+		available: int64(st.Bavail) * st.Bsize, free: int64(st.Bfree) * st.Bsize,
+		low: o.FullBelow() + int64(short.Spares)*o.Segment, content: o.ContentFrom(short.Spares, !short.Ballast), ballast: !short.Ballast,
+	}
+}
+
+// more is how many bytes are to be freed so that new work is taken for certain,
+// whatever the running agent thinks now.
+func (r diskRoom) more() int64 {
+	return max(r.content-r.free, freeForNewWork-r.available, 0)
+}
+
+// judgeDisk says what a file system is good for: kind is statfs's, and took is
+// what one sync takes. Free space between the ledger's two bounds is enough for
+// an agent that has found no full disk, and not for one that has: that one has
+// given up the ballast, and refuses new work.
+func judgeDisk(name string, kind int64, room diskRoom, took time.Duration) protocol.Check {
+	const mib = 1 << 20
+	c := protocol.Check{Name: name, State: protocol.CheckFine, Found: fmt.Sprintf("%d MiB free, a sync takes %s", room.available/mib, took.Round(10*time.Microsecond))}
 	loses, fleets := fleeting[kind]
+	remedy := fmt.Sprintf("free %d MiB more on this file system: new work is refused until then, existing allocations can still be retired", (room.more()+mib-1)/mib)
 	switch {
 	case fleets:
 		c.State, c.Remedy = loses.state, "put state_dir on a local disk with ext4 or xfs"
 		c.Found = fmt.Sprintf("%s: what was synced may be lost with the machine (%s)", loses.name, c.Found)
-	case free < freeForNewWork:
-		c.State, c.Remedy = protocol.CheckFailed, "free space: new work is refused until then, existing allocations can still be retired"
+	case room.available < freeForNewWork || room.free < room.low:
+		c.State, c.Remedy = protocol.CheckFailed, remedy
+	case !room.ballast && room.free < room.content:
+		c.State, c.Remedy = protocol.CheckWarning, remedy
+		c.Found = fmt.Sprintf("the ledger has given up its ballast, or never had it, and needs %d MiB free to count the disk as usable again (%s)", (room.content+mib-1)/mib, c.Found)
 	case took > slowSync:
 		c.State, c.Remedy = protocol.CheckWarning, "use a faster disk: every receipt waits for a sync"
 	}

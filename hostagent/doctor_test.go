@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quittance/quittance/hostagent/internal/engine"
+	"github.com/quittance/quittance/hostagent/internal/ledger"
 	"github.com/quittance/quittance/protocol"
 )
 
@@ -138,19 +139,67 @@ func TestDoctorFinds(t *testing.T) {
 	}
 }
 
+// The disk is judged by what the ledger has prepared: an agent that was never
+// started, as one that has found its disk full, needs all of it and more (I36).
+func TestDoctorKnowsTheBallast(t *testing.T) {
+	c := testConfig(t)
+	if _, err := Init(c, "test"); err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Statfs_t
+	room := func() diskRoom {
+		t.Helper()
+		short, err := ledger.FindShortage(ledgerDir(c), ledgerOptions(c))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return roomOf(st, ledgerOptions(c), short)
+	}
+	before := room()
+	l, err := ledger.Open(ledgerDir(c), ledgerOptions(c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := room()
+	prepared := ledger.Footprint(ledgerOptions(c), 0) - segmentSize(c) // all but the segment in use
+	if before.ballast || !after.ballast || before.content-after.content != prepared || after.low != ballastBytes/2 {
+		t.Errorf("before it was opened %+v, after %+v; it prepared %d bytes", before, after, prepared)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	remove(t, filepath.Join(ledgerDir(c), "ballast"))
+	if got := room(); got.ballast || got.content != 3*ballastBytes {
+		t.Errorf("without the ballast: %+v", got)
+	}
+}
+
 // What cannot be broken here is judged from what the kernel would say.
 func TestDoctorJudges(t *testing.T) {
-	const ext4 = 0xef53
+	const ext4, mib = 0xef53, 1 << 20
+	options := ledger.Options{Segment: 4 * mib, Ballast: 16 * mib}
+	// room is of a disk on which a twentieth is kept for root.
+	room := func(free int64, short ledger.Shortage) diskRoom {
+		return roomOf(unix.Statfs_t{Bsize: 1, Bfree: uint64(free), Bavail: uint64(free - free/20)}, options, short)
+	}
+	whole, given := ledger.Shortage{}, ledger.Shortage{Spares: 2, Ballast: true}
+	plenty := room(1<<30, whole)
 	for what, row := range map[string]struct {
 		got    protocol.Check
 		state  protocol.CheckState
 		remedy string
 	}{
-		"a sound disk":    {judgeDisk("d", ext4, 1<<30, time.Millisecond), protocol.CheckFine, ""},
-		"memory":          {judgeDisk("d", unix.TMPFS_MAGIC, 1<<30, time.Millisecond), protocol.CheckFailed, "local disk"},
-		"a network":       {judgeDisk("d", unix.NFS_SUPER_MAGIC, 1<<30, time.Millisecond), protocol.CheckWarning, "local disk"},
-		"a full disk":     {judgeDisk("d", ext4, freeForNewWork-1, time.Millisecond), protocol.CheckFailed, "free space"},
-		"a slow disk":     {judgeDisk("d", ext4, 1<<30, time.Second), protocol.CheckWarning, "faster disk"},
+		"a sound disk":    {judgeDisk("d", ext4, plenty, time.Millisecond), protocol.CheckFine, ""},
+		"memory":          {judgeDisk("d", unix.TMPFS_MAGIC, plenty, time.Millisecond), protocol.CheckFailed, "local disk"},
+		"a network":       {judgeDisk("d", unix.NFS_SUPER_MAGIC, plenty, time.Millisecond), protocol.CheckWarning, "local disk"},
+		"a full disk":     {judgeDisk("d", ext4, room(0, whole), time.Millisecond), protocol.CheckFailed, "free 32 MiB more"},
+		"root's rest":     {judgeDisk("d", ext4, diskRoom{available: freeForNewWork - 1, free: 1 << 30, ballast: true}, time.Millisecond), protocol.CheckFailed, "free 1 MiB more"},
+		"the ledger's":    {judgeDisk("d", ext4, room(16*mib-1, ledger.Shortage{Spares: 2}), time.Millisecond), protocol.CheckFailed, "free 25 MiB more"},
+		"just enough":     {judgeDisk("d", ext4, room(16*mib, ledger.Shortage{Spares: 2}), time.Millisecond), protocol.CheckFine, ""},
+		"full still":      {judgeDisk("d", ext4, room(56*mib-1, given), time.Millisecond), protocol.CheckWarning, "free 1 MiB more"},
+		"full long since": {judgeDisk("d", ext4, room(20*mib, given), time.Second), protocol.CheckWarning, "free 36 MiB more"},
+		"full no more":    {judgeDisk("d", ext4, room(56*mib, given), time.Millisecond), protocol.CheckFine, ""},
+		"a slow disk":     {judgeDisk("d", ext4, plenty, time.Second), protocol.CheckWarning, "faster disk"},
 		"a sound clock":   {judgeClock(unix.TIME_OK, 0, nil), protocol.CheckFine, ""},
 		"a free clock":    {judgeClock(unix.TIME_ERROR, 0, nil), protocol.CheckWarning, "time service"},
 		"an unset clock":  {judgeClock(unix.TIME_OK, unix.STA_UNSYNC, nil), protocol.CheckWarning, "time service"},

@@ -94,8 +94,8 @@ func ledgerOptions(c Config) ledger.Options {
 
 // segmentSize is that of a segment which takes the base of any release within
 // the bounds, so that history is released with the disk full too (I36). Bounds
-// beyond some 1,100 allocations need more than the largest segment: then a base
-// that does not fit waits for disk space.
+// beyond some 1,100 allocations need more than the largest segment: then a
+// release whose base does not fit is refused with no_space while the disk is full.
 func segmentSize(c Config) int64 {
 	const block = 4096 // the first one is more than the segment's header
 	need := block + (core.BaseBytes(c.MaxSlots+c.MaxUnreleased)+block-1)/block*block

@@ -108,7 +108,9 @@ func TestInitRefusesOpenDirectory(t *testing.T) {
 }
 
 // What the bounds allow on disk is computed from them, for directories that do
-// not exist yet too (I33).
+// not exist yet too (I33): five segments of 4 MiB of the ledger (one in use, one
+// spare as the reserve and one for a release, one full of what is kept of ten
+// lives, one with the base before) and the ballast.
 func TestWorstCase(t *testing.T) {
 	c := testConfig(t)
 	c.MaxSlots, c.MaxUnreleased = 2, 8
@@ -117,7 +119,7 @@ func TestWorstCase(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]int64{
-		filepath.Join(c.StateDir, "ledger"): 12*256<<10 + 16<<20,
+		filepath.Join(c.StateDir, "ledger"): 5*4<<20 + 16<<20,
 		filepath.Join(c.StateDir, "logs"):   10 * 256 << 10,
 	}
 	for _, u := range usages {
@@ -128,6 +130,44 @@ func TestWorstCase(t *testing.T) {
 	}
 	if len(want) != 0 {
 		t.Errorf("missing %v", want)
+	}
+}
+
+// Before anything is accepted the ledger takes what is counted where nothing is
+// kept, by the sizes of its files, whatever bounds are configured (I33, I36).
+func TestWorstCaseOfAnEmptyLedger(t *testing.T) {
+	for _, bounds := range [][2]int64{{2, 8}, {40, 60}} {
+		c := testConfig(t)
+		c.MaxSlots, c.MaxUnreleased = bounds[0], bounds[1]
+		if _, err := Init(c, "test"); err != nil {
+			t.Fatal(err)
+		}
+		l, err := ledger.Open(ledgerDir(c), ledgerOptions(c))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		files, err := os.ReadDir(ledgerDir(c))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var took int64
+		for _, file := range files {
+			info, err := file.Info()
+			if err != nil {
+				t.Fatal(err)
+			}
+			took += info.Size()
+		}
+		if want := ledger.Footprint(ledgerOptions(c), 0); took != want {
+			t.Errorf("%v: %d files take %d bytes, %d are counted", bounds, len(files), took, want)
+		}
+		usages, err := WorstCase(c)
+		if err != nil || usages[0].Path != ledgerDir(c) || usages[0].Bytes <= took {
+			t.Errorf("%v: it takes %d bytes already; %+v, %v", bounds, took, usages, err)
+		}
 	}
 }
 

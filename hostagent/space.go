@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quittance/quittance/hostagent/internal/core"
+	"github.com/quittance/quittance/hostagent/internal/ledger"
 	"github.com/quittance/quittance/protocol"
 )
 
@@ -28,7 +29,7 @@ type Usage struct {
 func WorstCase(c Config) ([]Usage, error) {
 	held := c.MaxSlots + c.MaxUnreleased
 	usages := []Usage{
-		{What: "ledger, reserve and ballast", Path: ledgerDir(c), Bytes: (held+c.MaxSlots)*core.BytesPerAllocation + ballastBytes},
+		{What: "ledger, reserve and ballast", Path: ledgerDir(c), Bytes: ledger.Footprint(ledgerOptions(c), held*core.BytesPerAllocation)},
 		{What: "captured output", Path: logsDir(c), Bytes: held * protocol.MaxLogCapture},
 	}
 	for i := range usages {

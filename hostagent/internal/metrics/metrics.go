@@ -197,7 +197,7 @@ var gauges = []struct {
 		}
 		return float64(s.Host.OwnerHeard.Time().UnixMilli()) / 1000
 	}},
-	{desc("ledger_room_bytes", "Bytes prepared for further ledger entries."), func(s State) float64 { return float64(s.Space.Room) }},
+	{desc("ledger_room_bytes", "Bytes prepared for further ledger entries, besides a release's segment."), func(s State) float64 { return float64(s.Space.Room) }},
 	{desc("ledger_full", "1 while the ledger's file system has no room for new work."), func(s State) float64 { return truth(s.Space.Full) }},
 	{desc("profiles", "Profiles that were read."), func(s State) float64 { return float64(s.Profiles) }},
 	{desc("profiles_available", "Profiles that can be used now."), func(s State) float64 { return float64(s.Available) }},
