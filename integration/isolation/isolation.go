@@ -119,14 +119,24 @@ func Judge(results []Result) (table string, err error) {
 }
 
 // Refused counts the attempts that must be refused.
-func Refused() int {
-	n := 0
-	for _, a := range Attempts() {
-		if !slices.Equal(a.Want, []string{Allowed}) {
-			n++
+func Refused() int { return len(Forbidden()) }
+
+// Forbidden are the attempts that must be refused.
+func Forbidden() []Attempt {
+	return slices.DeleteFunc(Attempts(), func(a Attempt) bool { return slices.Equal(a.Want, []string{Allowed}) })
+}
+
+// Refusals are the answers to the attempts that must be refused.
+func Refusals(results []Result) []Result {
+	var all []Result
+	for _, a := range Forbidden() {
+		for _, r := range results {
+			if r.Name == a.Name {
+				all = append(all, r)
+			}
 		}
 	}
-	return n
+	return all
 }
 
 // HostNamespaces reads the namespaces of this process for [Targets].

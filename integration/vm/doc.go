@@ -68,6 +68,12 @@
 // kill takes a process; what says nothing is left out, and the row's text counts
 // both. Between the restarts systemd itself is reloaded and executed anew.
 //
+// # Refusals
+//
+// What the controller's container, the controller's user and a stranger are
+// refused is written to refused.txt beside the table, and must be what
+// packaging/systemd/refused.txt says. A unit test compares that with the attempts.
+//
 // # Outrun
 //
 // Whoever follows the log has no say in when the controller releases history,

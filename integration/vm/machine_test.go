@@ -21,6 +21,7 @@ import (
 	"github.com/quittance/quittance/integration/ociarchive"
 	"github.com/quittance/quittance/integration/vm/disk"
 	"github.com/quittance/quittance/integration/vm/machine"
+	"github.com/quittance/quittance/integration/vm/refusals"
 	"github.com/quittance/quittance/integration/vm/witness"
 	"github.com/quittance/quittance/integration/workers/images"
 )
@@ -130,6 +131,7 @@ type lab struct {
 	// stoodStill tells that the machine stood still and its power was cut.
 	stoodStill atomic.Bool
 	table      []string
+	refused    []refusals.Refusal
 	began      time.Time
 }
 
@@ -156,8 +158,8 @@ func newLab(t *testing.T) *lab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, o := range old {
-		if err := os.Remove(o); err != nil {
+	for _, o := range append(old, filepath.Join(l.dir, "refused.txt")) {
+		if err := os.RemoveAll(o); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -345,6 +347,10 @@ func (l *lab) keep(command string, notes []string) error {
 				return err
 			}
 		}
+	case "controller-isolation":
+		return l.keepRefusals(notes, "controller's container")
+	case "users":
+		return l.keepRefusals(notes, "quittance-controller", "nobody")
 	case "controller-job", "kills", "give-owner", "orders", "settle":
 		for _, note := range notes {
 			if err := l.witness.Take(note); err != nil {
@@ -353,6 +359,32 @@ func (l *lab) keep(command string, notes []string) error {
 		}
 	}
 	return nil
+}
+
+// keepRefusals writes what was refused, and compares it with what is listed of
+// those who tried beside the units.
+func (l *lab) keepRefusals(notes []string, who ...string) error {
+	var got []refusals.Refusal
+	for _, note := range notes {
+		r, err := refusals.Parse(note)
+		if err != nil {
+			return err
+		}
+		got = append(got, r)
+	}
+	l.refused = append(l.refused, got...)
+	if err := os.WriteFile(filepath.Join(l.dir, "refused.txt"), []byte(refusals.Format(l.refused)), 0o644); err != nil {
+		return err
+	}
+	text, err := os.ReadFile("../../packaging/systemd/refused.txt")
+	if err != nil {
+		return err
+	}
+	known, err := refusals.ParseList(string(text))
+	if err != nil {
+		return err
+	}
+	return refusals.Same(got, refusals.Of(known, who...))
 }
 
 // diagnose keeps what explains a failure, which it makes one: a machine that

@@ -13,7 +13,11 @@ import (
 	"syscall"
 
 	"github.com/quittance/quittance/integration/isolation"
+	"github.com/quittance/quittance/integration/vm/refusals"
 )
+
+// contained is who tries in the controller's container.
+const contained = "controller's container"
 
 // The controller's own directories.
 const (
@@ -178,7 +182,11 @@ func controllerIsolation(ctx context.Context, t *task) (string, error) {
 		return "", err
 	}
 	table, err := isolation.Judge(answers)
-	if told := t.say("%s", table); told != nil {
+	told := t.say("%s", table)
+	for _, r := range isolation.Refusals(answers) {
+		told = errors.Join(told, t.note("%s", refusals.Refusal{Who: contained, What: r.Name, Error: r.Answer}))
+	}
+	if told != nil {
 		return "", told
 	}
 	return fmt.Sprintf("%d attempts refused", isolation.Refused()), errors.Join(err, nothingOfContainer())

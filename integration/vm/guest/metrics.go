@@ -180,9 +180,9 @@ func refusedFigures(ctx context.Context) error {
 	}
 	var problems []error
 	for _, a := range []attempt{
-		{"nobody", "connect", metricsSocket, noAccess},
-		{controllerUser, "connect", metricsSocket, noAccess},
-		{"nobody", "connect", metricsSocket, allowed}, // with the group, see below
+		{"nobody", "connect", metricsSocket, "connect to the figures' socket", noAccess},
+		{controllerUser, "connect", metricsSocket, "connect to the figures' socket", noAccess},
+		{"nobody", "connect", metricsSocket, "connect to the figures' socket", allowed}, // with the group, see below
 	} {
 		as, err := credential(a.user)
 		if err != nil {

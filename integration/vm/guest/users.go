@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/quittance/quittance/integration/vm/refusals"
 	"github.com/quittance/quittance/protocol"
 )
 
@@ -83,8 +84,9 @@ func try(what, target string) string {
 	return "allowed"
 }
 
-// attempt is something that a user tries, and what must come of it.
-type attempt struct{ user, what, target, wanted string }
+// attempt is something that a user tries, and what must come of it. Its name says
+// what the target is, which is another process or path in every run.
+type attempt struct{ user, what, target, name, wanted string }
 
 // The two ways in which the kernel refuses.
 const (
@@ -100,13 +102,13 @@ func users(ctx context.Context, t *task) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	attempts, err := attempts(ctx, w)
+	aims, err := aimsAt(ctx, w)
 	if err != nil {
 		return "", err
 	}
 	var problems []error
 	refused := 0
-	for _, a := range attempts {
+	for _, a := range attempts(aims) {
 		as, err := credential(a.user)
 		if err != nil {
 			return "", err
@@ -116,12 +118,13 @@ func users(ctx context.Context, t *task) (string, error) {
 			return "", err
 		}
 		if got != a.wanted {
-			problems = append(problems, fmt.Errorf("%s tried to %s %s: %s, expected %s", a.user, a.what, a.target, got, a.wanted))
+			problems = append(problems, fmt.Errorf("%s tried to %s, %s %s: %s, expected %s", a.user, a.name, a.what, a.target, got, a.wanted))
 		}
-		if a.wanted != allowed {
-			refused++
+		if a.wanted == allowed {
+			continue
 		}
-		if err := t.say("%s: %s %s: %s", a.user, a.what, a.target, got); err != nil {
+		refused++
+		if err := t.note("%s", refusals.Refusal{Who: a.user, What: a.name, Error: got}); err != nil {
 			return "", err
 		}
 	}
@@ -134,47 +137,55 @@ func users(ctx context.Context, t *task) (string, error) {
 	return fmt.Sprintf("%d attempts refused", refused), errors.Join(append(problems, leftovers(ctx))...)
 }
 
-func attempts(ctx context.Context, w *worker) ([]attempt, error) {
+// aims are what is different in every run.
+type aims struct{ agent, container, shim, group string }
+
+func aimsAt(ctx context.Context, w *worker) (aims, error) {
 	agent, err := mainPID(ctx, agentUnit)
 	if err != nil {
-		return nil, err
+		return aims{}, err
 	}
 	shims, err := filepath.Glob("/run/containerd/s/*")
 	if err != nil || len(shims) == 0 {
-		return nil, fmt.Errorf("no shim's socket: %v", err)
+		return aims{}, fmt.Errorf("no shim's socket: %v", err)
 	}
-	process := strconv.Itoa(agent)
-	container := strconv.FormatInt(w.body.PID, 10)
+	return aims{strconv.Itoa(agent), strconv.FormatInt(w.body.PID, 10), shims[0], w.group("")}, nil
+}
+
+// strangers are those who must have nothing of the agent and the engine.
+var strangers = []string{controllerUser, "nobody"}
+
+func attempts(at aims) []attempt {
 	var all []attempt
-	for _, who := range []string{controllerUser, "nobody"} {
+	for _, who := range strangers {
 		all = append(all,
-			attempt{who, "connect", "/run/containerd/containerd.sock", noAccess},
-			attempt{who, "connect", "/run/containerd/containerd.sock.ttrpc", noAccess},
-			attempt{who, "connect", shims[0], noAccess},
-			attempt{who, "read", "/var/lib/containerd", noAccess},
-			attempt{who, "read", "/var/lib/quittance", noAccess},
-			attempt{who, "read", "/var/lib/quittance/ledger", noAccess},
-			attempt{who, "read", "/var/lib/quittance/host.key", noAccess},
-			attempt{who, "read", "/proc/" + process + "/mem", noAccess},
-			attempt{who, "read", "/proc/" + process + "/environ", noAccess},
-			attempt{who, "read", "/proc/" + process + "/root/etc/shadow", noAccess},
-			attempt{who, "read", "/proc/" + container + "/root/worker", noAccess},
-			attempt{who, "read", "/proc/" + container + "/ns/net", noAccess},
-			attempt{who, "ptrace", process, notPermitted},
-			attempt{who, "ptrace", container, notPermitted},
-			attempt{who, "kill", process, notPermitted},
-			attempt{who, "kill", container, notPermitted},
-			attempt{who, "write", w.group("cgroup.kill"), noAccess},
-			attempt{who, "write", w.group("memory.max"), noAccess},
-			attempt{who, "write", "/etc/quittance/hostagent.toml", noAccess},
-			attempt{who, "write", "/etc/quittance/profiles/steady.toml", noAccess},
+			attempt{who, "connect", "/run/containerd/containerd.sock", "connect to the engine's socket", noAccess},
+			attempt{who, "connect", "/run/containerd/containerd.sock.ttrpc", "connect to the engine's socket for shims", noAccess},
+			attempt{who, "connect", at.shim, "connect to a shim's socket", noAccess},
+			attempt{who, "read", "/var/lib/containerd", "read /var/lib/containerd", noAccess},
+			attempt{who, "read", "/var/lib/quittance", "read the agent's state directory", noAccess},
+			attempt{who, "read", "/var/lib/quittance/ledger", "read the ledger's directory", noAccess},
+			attempt{who, "read", "/var/lib/quittance/host.key", "read the host's key", noAccess},
+			attempt{who, "read", "/proc/" + at.agent + "/mem", "read the agent's memory", noAccess},
+			attempt{who, "read", "/proc/" + at.agent + "/environ", "read the agent's environment", noAccess},
+			attempt{who, "read", "/proc/" + at.agent + "/root/etc/shadow", "read /etc/shadow through the agent's root", noAccess},
+			attempt{who, "read", "/proc/" + at.container + "/root/worker", "read a worker's program through its root", noAccess},
+			attempt{who, "read", "/proc/" + at.container + "/ns/net", "open a worker's network namespace", noAccess},
+			attempt{who, "ptrace", at.agent, "trace the agent", notPermitted},
+			attempt{who, "ptrace", at.container, "trace a worker", notPermitted},
+			attempt{who, "kill", at.agent, "send a signal to the agent", notPermitted},
+			attempt{who, "kill", at.container, "send a signal to a worker", notPermitted},
+			attempt{who, "write", at.group + "cgroup.kill", "kill a worker's cgroup", noAccess},
+			attempt{who, "write", at.group + "memory.max", "write a worker's memory limit", noAccess},
+			attempt{who, "write", "/etc/quittance/hostagent.toml", "write the agent's configuration", noAccess},
+			attempt{who, "write", "/etc/quittance/profiles/steady.toml", "write a profile", noAccess},
 		)
 	}
 	return append(all,
-		attempt{controllerUser, "connect", socketPath, allowed},
-		attempt{"nobody", "connect", socketPath, noAccess},
-		attempt{"nobody", "read", "/var/lib/quittance-controller/jobs", noAccess},
-	), nil
+		attempt{controllerUser, "connect", socketPath, "connect to the agent's socket", allowed},
+		attempt{"nobody", "connect", socketPath, "connect to the agent's socket", noAccess},
+		attempt{"nobody", "read", "/var/lib/quittance-controller/jobs", "read the jobs' directory", noAccess},
+	)
 }
 
 // upgrade installs newer packages while a worker lives and a channel to it is
