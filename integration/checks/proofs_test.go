@@ -38,7 +38,7 @@ var proofs = map[string][]string{
 	"FR-20": {"hostagent/internal/process TestForcedReuseReachesNobody"},
 	"FR-21": {"integration/engine TestDamagedLedgerTouchesNothing", "hostagent/internal/ledger TestDamageMatrix"},
 	"FR-22": {"integration/engine TestDiskFull", "integration/engine TestSharedDiskFull"},
-	"FR-23": {"hostagent/internal/core TestWallClockStepsChangeNothing"},
+	"FR-23": {"hostagent/internal/core TestWallClockStepsChangeNothing", "integration/vm TestMachine/clock-steps"},
 	"FR-24": {"integration/engine TestSecondAgentAndStop", "integration/engine TestSocketPath"},
 	"FR-25": {"integration/engine TestReceiptsGoOn", "controller/internal/jobs TestEventsResumeExactly"},
 	"FR-26": {"integration/e2e TestStartRepliesLost", "integration/engine TestLostRepliesMakeOneContainer"},

@@ -74,6 +74,14 @@
 // refused is written to refused.txt beside the table, and must be what
 // packaging/systemd/refused.txt says. A unit test compares that with the attempts.
 //
+// # Clock steps
+//
+// The machine's clock is set back by an hour, forward by two and back, by the
+// kernel's own call, under a live worker and a lease that runs: it ends by the
+// boot-time clock, numbers and indexes go on, the receipts tell the wrong time and
+// nothing else, and neither daemon is started again. The clock is right again
+// whatever happens. Nothing after that row reads the journal.
+//
 // # Outrun
 //
 // Whoever follows the log has no say in when the controller releases history,

@@ -154,6 +154,7 @@ var commands = map[string]func(context.Context, *task) (string, error){
 	"journal":              journalFields,
 	"journal-job":          journalOfJob,
 	"boot-order":           bootOrder,
+	"clock-steps":          clockSteps,
 	"kills":                kills,
 	"orders":               orders,
 	"under-worker":         underWorker,
