@@ -14,8 +14,8 @@
 // everything that is not plainly an image of this architecture is an error.
 // That is more than one image, a blob whose bytes have another digest or size,
 // a layer compressed otherwise than by gzip, a name that leaves the directory
-// (the kernel refuses it: every name is resolved below one open directory), and
-// device nodes. Owners, times and set-user-ID bits in layers have no effect:
+// (the kernel refuses it: every name is resolved below one open directory), device
+// nodes, and more of anything than the bounds below. Owners, times and set-user-ID bits in layers have no effect:
 // every file is root's, and the program that uses it gains nothing by it.
 package ociimage
 
@@ -34,11 +34,14 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Bounds of what is read.
+// Bounds of what is read (I33).
 const (
 	maxJSON    = 1 << 20 // bytes of an index, a manifest or a config
-	maxEntries = 1 << 16 // files of the archive, and of each layer
-	// MaxBytes is the most that one image may unpack to.
+	maxEntries = 1 << 16 // files of the archive; names of all layers together
+	maxName    = 4096    // bytes of a name, as the kernel bounds a path
+	maxLayers  = 128     // layers of an image
+	// MaxBytes is the most that one image may unpack to. Out of its layers may
+	// come twice as much: headers and padding.
 	MaxBytes = 512 << 20
 )
 
@@ -52,6 +55,7 @@ type Image struct {
 	file   *os.File
 	blobs  map[string]*io.SectionReader // by their path in the archive
 	layers []v1.Descriptor
+	most   budget
 }
 
 // Open reads the archive's index and the manifest and config of its one image
@@ -61,7 +65,7 @@ func Open(file string) (_ *Image, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("archive: %w", err)
 	}
-	i := &Image{file: f}
+	i := &Image{file: f, most: budget{bytes: MaxBytes, stream: 2 * MaxBytes, names: maxEntries}}
 	if err := i.read(); err != nil {
 		return nil, errors.Join(fmt.Errorf("archive %s: %w", file, err), f.Close())
 	}
@@ -122,6 +126,9 @@ func (i *Image) manifest(index v1.Index) (m v1.Manifest, err error) {
 	if len(m.Layers) == 0 {
 		return m, errors.New("manifest: no layers")
 	}
+	if len(m.Layers) > maxLayers {
+		return m, fmt.Errorf("manifest: %d layers, at most %d are read", len(m.Layers), maxLayers)
+	}
 	return m, nil
 }
 
@@ -140,6 +147,9 @@ func (i *Image) list() error {
 		if h.Typeflag != tar.TypeReg {
 			continue
 		}
+		if err := checkName(h.Name); err != nil {
+			return err
+		}
 		name := path.Clean(h.Name)
 		if _, twice := i.blobs[name]; twice {
 			return fmt.Errorf("%s is there twice", name)
@@ -149,6 +159,14 @@ func (i *Image) list() error {
 		}
 		i.blobs[name] = io.NewSectionReader(i.file, counted.at, h.Size)
 	}
+}
+
+// checkName bounds a name before it is kept, made, or part of an error.
+func checkName(name string) error {
+	if len(name) > maxName {
+		return fmt.Errorf("a name has %d bytes, at most %d are read: %.64q…", len(name), maxName, name)
+	}
+	return nil
 }
 
 // position knows how far a tar reader has come: after Next it stands at the

@@ -80,7 +80,7 @@ type entry struct {
 	mode          int64
 }
 
-func tarOf(t *testing.T, entries ...entry) []byte {
+func tarOf(t testing.TB, entries ...entry) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
@@ -119,7 +119,7 @@ type image struct {
 }
 
 // write makes an archive; change is called with everything in place.
-func write(t *testing.T, i image, change func(*image)) string {
+func write(t testing.TB, i image, change func(*image)) string {
 	t.Helper()
 	i.files = map[string][]byte{"oci-layout": []byte(`{"imageLayoutVersion":"1.0.0"}`)}
 	blob := func(mediaType string, data []byte) v1.Descriptor {

@@ -20,19 +20,65 @@ const (
 	opaque   = ".wh..wh..opq"
 )
 
+// budget is what may still come out of the layers of one image. It only falls:
+// a file that a later one replaces is not given back.
+type budget struct {
+	bytes  int64 // of files
+	stream int64 // of layers after decompression: headers and padding too
+	names  int   // files, and directories that lead to one
+}
+
+// take counts one file of a layer before it is made.
+func (b *budget) take(h *tar.Header) error {
+	if err := b.name(1); err != nil {
+		return err
+	}
+	// Only a regular file has content. What another kind says of its size moves
+	// nothing, and tar checks none of it: it may be less than nothing.
+	if h.Typeflag != tar.TypeReg {
+		return nil
+	}
+	if b.bytes -= h.Size; b.bytes < 0 {
+		return errors.New("with this file the image unpacks to more than may be unpacked")
+	}
+	return nil
+}
+
+func (b *budget) name(n int) error {
+	if b.names -= n; b.names < 0 {
+		return errors.New("with this file the image has more names than may be unpacked")
+	}
+	return nil
+}
+
+// metered is a layer whose bytes count: a compressed one may hold a thousand
+// times as many in headers alone.
+type metered struct {
+	io.Reader
+	left *int64
+}
+
+func (m metered) Read(b []byte) (int, error) {
+	n, err := m.Reader.Read(b)
+	if *m.left -= int64(n); *m.left < 0 {
+		return 0, errors.New("the layers are longer than may be unpacked")
+	}
+	return n, err
+}
+
 // Unpack writes the image's files below root, which is empty. After an error
 // what it holds is worthless.
 func (i *Image) Unpack(root *os.Root) error {
-	budget := int64(MaxBytes)
+	left := i.most
 	for n, d := range i.layers {
-		if err := i.layer(root, d, &budget); err != nil {
+		if err := i.layer(root, d, &left); err != nil {
 			return fmt.Errorf("layer %d: %w", n+1, err)
 		}
 	}
 	return nil
 }
 
-func (i *Image) layer(root *os.Root, d v1.Descriptor, budget *int64) error {
+func (i *Image) layer(root *os.Root, d v1.Descriptor, left *budget) error {
 	b, err := i.blob(d)
 	if err != nil {
 		return err
@@ -42,49 +88,50 @@ func (i *Image) layer(root *os.Root, d v1.Descriptor, budget *int64) error {
 	case v1.MediaTypeImageLayer:
 	case v1.MediaTypeImageLayerGzip:
 		if content, err = gzip.NewReader(b); err != nil {
-			return err
+			return fmt.Errorf("gzip: %w", err)
 		}
 	default:
 		return fmt.Errorf("media type %q is neither %s nor the same with +gzip", d.MediaType, v1.MediaTypeImageLayer)
 	}
-	r := tar.NewReader(content)
-	for n := 0; ; n++ {
+	for r := tar.NewReader(metered{content, &left.stream}); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			return b.verify()
 		}
 		if err != nil {
+			return fmt.Errorf("tar: %w", err)
+		}
+		if err := checkName(h.Name); err != nil {
 			return err
 		}
-		if n == maxEntries {
-			return fmt.Errorf("more than %d files", maxEntries)
-		}
-		if *budget -= h.Size; *budget < 0 {
-			return fmt.Errorf("the image unpacks to more than %d bytes", int64(MaxBytes))
-		}
-		if err := entry(root, h, r); err != nil {
+		if err := entry(root, h, r, left); err != nil {
 			return fmt.Errorf("%s: %w", h.Name, err)
 		}
 	}
 }
 
 // entry makes one file; a later one replaces an earlier of the same name.
-func entry(root *os.Root, h *tar.Header, content io.Reader) error {
+func entry(root *os.Root, h *tar.Header, content io.Reader, left *budget) error {
+	if err := left.take(h); err != nil {
+		return err
+	}
 	name := path.Clean(strings.TrimLeft(h.Name, "/"))
 	if name == "." {
 		return nil
 	}
 	dir, base := path.Split(name)
+	dir = path.Clean(dir)
 	if base == opaque {
-		return empty(root, path.Clean(dir))
+		return empty(root, dir)
 	}
 	if removed, ok := strings.CutPrefix(base, whiteout); ok {
+		if removed == "" || removed == "." || removed == ".." {
+			return errors.New("removes no file of its directory")
+		}
 		return root.RemoveAll(path.Join(dir, removed))
 	}
-	if dir != "" {
-		if err := root.MkdirAll(path.Clean(dir), 0o755); err != nil {
-			return err
-		}
+	if err := parents(root, dir, left); err != nil {
+		return err
 	}
 	mode := fs.FileMode(h.Mode).Perm()
 	if h.Typeflag == tar.TypeDir {
@@ -111,6 +158,18 @@ func entry(root *os.Root, h *tar.Header, content io.Reader) error {
 	default:
 		return fmt.Errorf("is neither a file nor a directory nor a link (type %q)", h.Typeflag)
 	}
+}
+
+// parents makes the directories that lead to a file; each counts as a name,
+// because one file's name may make thousands.
+func parents(root *os.Root, dir string, left *budget) error {
+	if _, err := root.Stat(dir); err == nil {
+		return nil
+	}
+	if err := left.name(1 + strings.Count(dir, "/")); err != nil {
+		return err
+	}
+	return root.MkdirAll(dir, 0o755)
 }
 
 // chmodDir sets a directory's mode by its descriptor: by name it takes a system
