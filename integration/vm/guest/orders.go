@@ -216,7 +216,7 @@ func (s *storm) do(ctx context.Context, a act) error {
 		case refused(a) && err == nil:
 			return fmt.Errorf("%s was not refused", a)
 		case refused(a):
-			s.hit.add("refused")
+			s.hit.add(a.String() + " refused")
 			return nil
 		case err == nil:
 			s.hit.add(a.done())
