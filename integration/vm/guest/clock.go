@@ -17,12 +17,12 @@ import (
 	"github.com/quittance/quittance/protocol/tlog"
 )
 
-// The two profiles of clockSteps. The brief one's lease outlasts the agent's
-// watchdog, so that after each step a whole period of that passes too. What the
+// The two profiles of clockSteps. The brief one's lease is longer than a creation
+// takes; all three together outlast a period of the agent's watchdog. What the
 // lasting one is allowed is never used up here by the boot-time clock, and by the
 // wall clock it is over with every step forward.
 const (
-	briefLease   = 65 * time.Second
+	briefLease   = 20 * time.Second
 	lastingLease = 55 * time.Minute
 )
 
