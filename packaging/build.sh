@@ -1,7 +1,8 @@
 #!/bin/sh
 # Builds the three packages as .deb and .rpm into build/packages (or $1), all
-# from this tree and the same bytes for the same commit: every time in them is
-# the commit's. Several may run at once: each stages its files by itself.
+# from this tree and the same bytes for the same commit, on every machine: every
+# time in them is the commit's, and the Go is go.mod's (toolchain.sh). Several may
+# run at once: each stages its files by itself.
 #
 #	packaging/build.sh [DIRECTORY]
 #
@@ -14,6 +15,7 @@ set -eu
 
 cd "$(dirname "$0")/.."
 tree=$PWD
+. packaging/toolchain.sh
 nfpm=github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2
 
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}

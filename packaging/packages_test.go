@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"cmp"
 	"compress/gzip"
+	"debug/buildinfo"
 	"debug/elf"
 	"encoding/binary"
 	"errors"
@@ -17,6 +18,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,6 +40,17 @@ func buildInto(dir string, environment ...string) error {
 	command.Env = append(append(os.Environ(), "QUITTANCE_VERSION="+testVersion, "SOURCE_DATE_EPOCH="+testEpoch), environment...)
 	if out, err := command.CombinedOutput(); err != nil {
 		return fmt.Errorf("build.sh: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// buildElsewhere builds the same under another host name, umask, time zone and
+// settings of Go.
+func buildElsewhere(dir string) error {
+	command := exec.Command("unshare", "--uts", "sh", "-euc", `hostname elsewhere; umask 077; exec ./build.sh "$0"`, dir)
+	command.Env = append(os.Environ(), "QUITTANCE_VERSION="+testVersion, "SOURCE_DATE_EPOCH="+testEpoch, "TZ=QTT-11:30", "GOAMD64=v3")
+	if out, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("build.sh elsewhere: %w\n%s", err, out)
 	}
 	return nil
 }
@@ -73,15 +86,15 @@ func TestMain(m *testing.M) {
 
 // The packages hold exactly the files of the golden lists with their owners and
 // modes, .deb and .rpm alike but for what one of the two alone asks for; each
-// file is what it was made of; their programs are static; and the same commit
-// gives the same bytes. With UPDATE_GOLDEN=1 the lists are written anew.
+// file is what it was made of; their programs are static and by the Go of go.mod;
+// and the same commit gives the same bytes under another machine's name. With UPDATE_GOLDEN=1 the lists are written anew.
 func TestPackages(t *testing.T) {
 	first, err := built()
 	if err != nil {
 		t.Fatal(err)
 	}
 	second := t.TempDir()
-	if err := buildInto(second); err != nil {
+	if err := buildElsewhere(second); err != nil {
 		t.Fatal(err)
 	}
 	entries, err := os.ReadDir(first)
@@ -223,13 +236,24 @@ func checkGolden(t *testing.T, pkg, name string, files []string) {
 	}
 }
 
-// checkStatic refuses a program that needs an interpreter or a library.
+// checkStatic refuses a program for another machine, by another Go than go.mod's,
+// or that needs an interpreter or a library.
 func checkStatic(t *testing.T, pkg string, program []byte) {
 	t.Helper()
 	binary, err := elf.NewFile(bytes.NewReader(program))
 	if err != nil {
 		t.Errorf("%s: its program: %v", pkg, err)
 		return
+	}
+	if want := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[runtime.GOARCH]; binary.Machine != want {
+		t.Errorf("%s: its program is for %s", pkg, binary.Machine)
+	}
+	module, err := os.ReadFile("../go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := buildinfo.Read(bytes.NewReader(program)); err != nil || !strings.Contains(string(module), "\ngo "+strings.TrimPrefix(info.GoVersion, "go")+"\n") {
+		t.Errorf("%s: its program is not by the Go of go.mod: %v (%v)", pkg, info, err)
 	}
 	libraries, err := binary.ImportedLibraries()
 	if err != nil || len(libraries) != 0 {

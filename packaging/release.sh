@@ -47,6 +47,9 @@ ssh-ed25519) ;;
 *) fail "the key $RELEASE_KEY is not an Ed25519 key that opens without a passphrase" ;;
 esac
 
+. packaging/toolchain.sh
+umask 022
+
 out=${1:-build/release/$VERSION}
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
@@ -61,7 +64,7 @@ for program in "$programs"/*; do
 	go run ./packaging/sbom -program "$program" -name "quittance-${name%_*}" -version "$VERSION" \
 		-out "$out/quittance-${name%_*}_${VERSION}_${name##*_}.cdx.json"
 done
-git archive --format=tar --prefix="quittance-$VERSION/" HEAD | gzip -9n >"$out/quittance-$VERSION.tar.gz"
+git -c tar.umask=0002 archive --format=tar --prefix="quittance-$VERSION/" HEAD | gzip -9n >"$out/quittance-$VERSION.tar.gz"
 
 cd "$out"
 find . -type f ! -name 'SHA256SUMS*' | sed 's|^\./||' | LC_ALL=C sort | xargs sha256sum >SHA256SUMS

@@ -120,7 +120,7 @@ func TestReleaseRefuses(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(repository, "packaging"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"release.sh", "fixtures.sh"} {
+	for _, name := range []string{"release.sh", "fixtures.sh", "toolchain.sh", "../go.mod"} {
 		script, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
