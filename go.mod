@@ -1,6 +1,6 @@
 module github.com/quittance/quittance
 
-go 1.26.6
+go 1.26.8
 
 require (
 	github.com/CycloneDX/cyclonedx-go v0.9.3
