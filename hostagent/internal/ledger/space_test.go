@@ -101,7 +101,7 @@ func TestBallast(t *testing.T) {
 		want(0, true)
 		// Nothing is made and given up again all the time.
 		before := x.f.mutations
-		time.Sleep(10 * spaceRetry)
+		time.Sleep(10 * spaceRetry) // virtual time
 		synctest.Wait()
 		if x.f.mutations != before {
 			t.Fatalf("%d changes while nothing could be made", x.f.mutations-before)
